@@ -17,7 +17,7 @@ help: ## this list
 run: ## build cell quickly and start a cell on this machine in the foreground
 	@scripts/install-tools.sh build
 	@echo "building cell; the first time takes four minutes on two cores" >&2
-	cargo build --profile quick --locked -p cellwright-cli
+	cargo build --profile quick --locked -p cellwright-cli -p cellwright-shim
 	$(TARGET)/quick/cell dev --data-dir $(TARGET)/cell-dev $(if $(MACHINES),--machines $(MACHINES)) $(if $(DNS),--dns $(DNS)) --listen $(LISTEN)
 
 pack-example: ## build the release binary and pack the bundled example cell
@@ -27,7 +27,7 @@ pack-example: ## build the release binary and pack the bundled example cell
 
 dist: ## release tarball in dist/, checked
 	@scripts/install-tools.sh build
-	cargo build --release --locked -p cellwright-cli
+	cargo build --release --locked -p cellwright-cli -p cellwright-shim
 	scripts/check-dist.sh "$$(scripts/dist.sh $(BINARY))"
 
 test: ## everything CI runs; never writes into the sources

@@ -18,7 +18,7 @@ tar -xzf "$tarball" -C "$room"
 top=("$room"/*)
 [ ${#top[@]} -eq 1 ] || fail "one folder at the top, found ${#top[@]}"
 cd "${top[0]}"
-for file in bin/cell LICENSE README.md CHANGELOG.md master.toml.sample examples/hello.json \
+for file in bin/cell bin/cell-shim LICENSE README.md CHANGELOG.md master.toml.sample examples/hello.json \
     docs/guide/master.md docs/guide/first-cell.md examples/greeter/serve man/man1/cell.1 man/man1/cell-status.1 \
     completion/cell.bash completion/cell.zsh completion/cell.fish \
     systemd/cell-master.service systemd/cell-scheduler.service systemd/cell-agent.service; do
@@ -31,6 +31,10 @@ for page in docs/guide/*.md; do
     done < <(grep -oE '\]\([^)# ]+' "$page" | cut -c 3- | grep -v ://)
 done
 [ -x bin/cell ] || fail "bin/cell cannot be run"
+[ -x bin/cell-shim ] || fail "bin/cell-shim cannot be run"
+# An agent takes no shim but of its own build; another would lie there for nothing.
+build=$(bin/cell shim --build)
+[ "$(bin/cell-shim shim --build)" = "$build" ] || fail "bin/cell-shim is not of the build $build"
 size=$(stat -c %s bin/cell)
 [ "$size" -le "$most" ] || fail "bin/cell has $size bytes; allowed: $most"
 # A trace from this binary can be read: the file beside the tarball is of the same build and has lines.

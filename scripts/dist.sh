@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes dist/cellwright-VERSION-linux-ARCH.tar.gz from a release binary that is built already, and
-# beside it the .debug file that turns the addresses of this very binary into lines.
+# Makes dist/cellwright-VERSION-linux-ARCH.tar.gz from a release binary that is built already, with the
+# cell-shim that lies beside it, and the .debug file that turns the addresses of this very binary into
+# lines.
 #
 #   scripts/dist.sh [BINARY]
 #
@@ -20,6 +21,9 @@ mkdir -p "$stage/$name/bin" "$stage/$name/systemd" dist
 objcopy --only-keep-debug --compress-debug-sections=zlib "$binary" "$stage/cell.debug"
 objcopy --strip-debug --add-gnu-debuglink="$stage/cell.debug" "$binary" "$stage/$name/bin/cell"
 chmod 755 "$stage/$name/bin/cell"
+# Small enough to keep its lines, which no start reads.
+objcopy --compress-debug-sections=zlib "$(dirname "$binary")/cell-shim" "$stage/$name/bin/cell-shim"
+chmod 755 "$stage/$name/bin/cell-shim"
 install -m 644 packaging/*.service "$stage/$name/systemd/"
 install -m 644 README.md LICENSE CHANGELOG.md "$stage/$name/"
 # The guide with all that it shows and asks for, at the places where its links look.

@@ -18,7 +18,7 @@ use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::{MAX_QUANTITY, Resources};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
-use cellwright_cell::{Actor, Command, Done, Entry, Request, State};
+use cellwright_cell::{Command, Done, Entry, Request, State};
 use cellwright_sim::convert::plain_job;
 use cellwright_sim::experiment::measure::process_cpu;
 use std::error::Error;
@@ -51,8 +51,9 @@ fn run(report: &mut Report, hashed: bool) -> Result<(), Box<dyn Error>> {
     for number in 0..machines {
         setup.push(Command::AddMachine(machine(number)?));
     }
+    cell.apply(setup)?;
     let up = |m| Command::MachineUp { machine: MachineId(m), incarnation: 1 };
-    setup.extend((0..machines).map(up));
+    let mut setup: Vec<Command> = (0..machines).map(up).collect();
     for number in 0..tasks.div_ceil(TASKS_PER_JOB) {
         let count = TASKS_PER_JOB.min(tasks - number * TASKS_PER_JOB);
         setup.push(Command::SubmitJob { owner: name.clone(), spec: job(number, count)? });
@@ -94,7 +95,7 @@ impl Cell {
     /// Applies one entry; every command must take effect whole.
     fn apply(&mut self, commands: Vec<Command>) -> Result<(), Box<dyn Error>> {
         self.now += 1;
-        let request = |command| Request { by: Actor::System, id: None, command };
+        let request = |command| Request::sent(command, &self.state);
         let entry =
             Entry { now: Time(self.now), requests: commands.into_iter().map(request).collect() };
         self.apply_entry(&entry)
@@ -116,10 +117,10 @@ impl Cell {
 
     /// Changes per second of CPU time.
     fn measure(&mut self, changes: u32, batches: Vec<Vec<Command>>) -> Result<f64, Box<dyn Error>> {
-        let request = |command| Request { by: Actor::System, id: None, command };
         let mut entries = Vec::new();
         for batch in batches {
             self.now += 1;
+            let request = |command| Request::sent(command, &self.state);
             let requests = batch.into_iter().map(request).collect();
             entries.push(Entry { now: Time(self.now), requests });
         }

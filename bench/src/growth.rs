@@ -11,7 +11,7 @@ use crate::trace::{google2011, google2011_part};
 use cellwright_cell::command::{Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::time::Time;
-use cellwright_cell::{Actor, Command, Done, Entry, Request, State};
+use cellwright_cell::{Command, Done, Entry, Request, State};
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
 use cellwright_sim::experiment::load::Loaded;
@@ -94,7 +94,7 @@ fn measure(loaded: Loaded) -> io::Result<Point> {
 fn changes(state: &mut State, what: Observed, per_command: usize) -> io::Result<f64> {
     let mut on: BTreeMap<MachineId, Vec<TaskReport>> = BTreeMap::new();
     for (task, row) in state.tasks().iter() {
-        if let Some(machine) = row.machine.filter(|_| row.state.holds_resources()) {
+        if let Some(machine) = row.machine().filter(|_| row.state.holds_resources()) {
             let report = TaskReport { task: TaskId(task.0), attempt: row.attempt, what };
             on.entry(machine).or_default().push(report);
         }
@@ -113,7 +113,7 @@ fn changes(state: &mut State, what: Observed, per_command: usize) -> io::Result<
             let reports = reports.to_vec();
             let command = Command::TaskReports { machine, incarnation, reports };
             if let Some(entry) = entries.last_mut() {
-                entry.push(Request { by: Actor::System, id: None, command });
+                entry.push(Request::sent(command, state));
             }
         }
     }

@@ -4,6 +4,7 @@
 //! since a query is something a person waits for; the load of the machine is in the report.
 
 use crate::record::{Book, Section};
+use cellwright_cell::command::Actor;
 use cellwright_cell::event::{Event, TaskChange, What};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
@@ -135,6 +136,6 @@ fn fact(nth: u64) -> Fact {
         position: (nth % 100) as u32,
         object: format!("user-{user:03}/job-{job}/{index}"),
         other: None,
-        event: Event { at, what, reason },
+        event: Event { at, by: Actor::Operator, what, reason },
     }
 }

@@ -82,7 +82,7 @@ fn put_back(board: &mut Board, state: &State, arrived: &[TaskId], outcome: &Outc
     let victims = outcome.plan.groups.iter().flat_map(|group| &group.victims);
     for victim in victims.filter(|victim| !arrived.contains(&victim.task)) {
         let Some(row) = state.tasks().get(victim.task) else { continue };
-        let (Some(machine), Some(spec)) = (row.machine, state.spec_of(row)) else { continue };
+        let (Some(machine), Some(spec)) = (row.machine(), state.spec_of(row)) else { continue };
         let held = HeldFacts {
             job: row.job,
             index: row.index,
@@ -91,7 +91,7 @@ fn put_back(board: &mut Board, state: &State, arrived: &[TaskId], outcome: &Outc
             version: row.version,
             holding: Holding::Assigned,
             machine,
-            alloc: row.alloc,
+            alloc: row.alloc(),
             reservation: row.reservation,
             ports: row.ports(),
             devices: row.devices(),

@@ -18,7 +18,7 @@ use cellwright_cell::quota::Quota;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
-use cellwright_cell::{Actor, Command, Entry, Request, State};
+use cellwright_cell::{Command, Entry, Request, State};
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
 use cellwright_sim::convert::plain_job;
@@ -171,7 +171,7 @@ fn machine(number: u32) -> io::Result<MachineSpec> {
 }
 
 fn apply(state: &mut State, commands: Vec<Command>) -> io::Result<()> {
-    let request = |command| Request { by: Actor::System, id: None, command };
+    let request = |command| Request::sent(command, state);
     let requests = commands.into_iter().map(request).collect();
     let entry = Entry { now: Time(state.now().0 + 1), requests };
     let verdicts = state.apply(&entry, &mut Vec::new());
@@ -186,9 +186,9 @@ fn built() -> io::Result<State> {
     for number in 0..MACHINES {
         setup.push(Command::AddMachine(machine(number)?));
     }
-    let up = |m| Command::MachineUp { machine: MachineId(m), incarnation: 1 };
-    setup.extend((0..MACHINES).map(up));
     apply(&mut state, setup)?;
+    let up = |m| Command::MachineUp { machine: MachineId(m), incarnation: 1 };
+    apply(&mut state, (0..MACHINES).map(up).collect())?;
     let capacity = state.capacity();
     let mut setup = Vec::new();
     for band in Band::ALL {
@@ -217,7 +217,7 @@ fn built() -> io::Result<State> {
 fn start(state: &mut State) -> io::Result<()> {
     let mut reports: BTreeMap<MachineId, Vec<TaskReport>> = BTreeMap::new();
     for (task, row) in state.tasks().iter() {
-        let Some(machine) = row.machine else { continue };
+        let Some(machine) = row.machine() else { continue };
         let report = TaskReport { task, attempt: row.attempt, what: Observed::Started };
         reports.entry(machine).or_default().push(report);
     }

@@ -3,6 +3,7 @@
 import { html, useMemo } from "../vendor/htm-preact.js";
 import { jobs, useStore } from "../live.js";
 import { Badge, Choice, Filter, Link, Page, Problem, Table, Tally, Wait, When, to, useQuery, useSort } from "../parts.js";
+import { runJob } from "../run.js";
 import { amount, bandOf, isLive, jobState, plural, total, words } from "../units.js";
 
 export const COLUMNS = [
@@ -97,6 +98,7 @@ export default function Jobs() {
   return html`<${Page} title="Jobs" live=${store}>
     <${Filter} value=${text} onInput=${setText} label="Filter by name, owner, state or label">
       <${Choice} label="State" value=${state} options=${STATES} onPick=${setState} />
+      <button class="run-job" onClick=${runJob}>Run a job…</button>
       <span class="found" role="status">${plural(rows.length, "job")}</span>
     <//>
     <${Problem} error=${store.error} />

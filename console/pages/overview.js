@@ -2,7 +2,8 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/htm-preact.js";
 import { DOWN, DRAINING, MEASURES, OVER, SHORT, bandColours, css, find, gradient, paint } from "../heat.js";
-import { events, overview, useStore } from "../live.js";
+import { get } from "../api.js";
+import { events, overview, useRead, useStore } from "../live.js";
 import { Card, Choice, Empty, Link, Meter, MeterKey, Page, Problem, Tally, Wait, go, to, useQuery } from "../parts.js";
 import { count, plural } from "../units.js";
 import { EventList } from "./job.js";
@@ -150,6 +151,20 @@ function Sums({ sums }) {
   <//>`;
 }
 
+/** Alarms that are shown; a cell whose machines are all silent has one for each of them. */
+const ALARMS = 8;
+
+/** What a person should look at, as far as the master that answers knows. */
+function Alarms() {
+  const { value } = useRead((signal) => get("/v1/alarms", signal), [], 5000);
+  if (!value || !value.items.length) return null;
+  const more = value.items.length - ALARMS;
+  return html`<div class="problem alarms" role="alert">
+    ${value.items.slice(0, ALARMS).map(({ message }) => html`<span key=${message}><strong>Alarm</strong> ${message}</span>`)}
+    ${more > 0 && html`<span>and ${plural(more, "other")}</span>`}
+  </div>`;
+}
+
 export default function Overview() {
   const store = useStore(overview);
   const recent = useStore(events);
@@ -164,6 +179,7 @@ export default function Overview() {
       ${store.error ? html`<${Problem} error=${store.error} />` : html`<${Wait} />`}<//>`;
   }
   return html`<${Page} title="Overview" live=${store}>
+    <${Alarms} />
     <${Sums} sums=${sums} />
     <${Card} title="Machines" kind="map">
       <div class="tools">

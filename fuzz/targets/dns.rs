@@ -3,7 +3,7 @@
 //! too.
 
 use cellwright_cell::State;
-use cellwright_cell::command::{Actor, Command, Entry, Observed, Request, TaskReport};
+use cellwright_cell::command::{Command, Entry, Observed, Request, TaskReport};
 use cellwright_cell::fit;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{JobKey, Name};
@@ -31,7 +31,7 @@ struct Cell {
 }
 
 fn applied(state: &mut State, at: u64, command: Command) {
-    let requests = vec![Request { by: Actor::System, id: None, command }];
+    let requests = vec![Request::sent(command, state)];
     let verdicts = state.apply(&Entry { now: Time(at * 1000), requests }, &mut Vec::new());
     assert!(verdicts[0].is_ok(), "{verdicts:?}");
 }

@@ -1,7 +1,7 @@
 //! A package file: any bytes, bare and behind a head that fits them, are refused, or are a package
 //! whose every entry stays inside its folder.
 
-use cellwright_api::secret::{hex, sha256};
+use cellwright_identity::secret::{hex, sha256};
 use cellwright_package::head::{CHUNK_BYTES, HEAD_NAME};
 use cellwright_package::unpack::{Limits, list};
 

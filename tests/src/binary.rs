@@ -27,6 +27,8 @@ fn build() -> PathBuf {
     let mut command = Command::new(cargo);
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
     command.args(["build", "--quiet", "--locked", "--workspace", "--bin", "cell"]);
+    // Agents find it beside the program.
+    command.args(["--bin", "cell-shim"]);
     command.args(["--test", "cell"]).env("CARGO_TARGET_DIR", target);
     if profile.ends_with("release") {
         command.arg("--release");

@@ -274,6 +274,28 @@ async fn an_address_is_heeded_however_one_came_to_it() {
     desk.nothing_is_wrong();
 }
 
+/// A machine is silent only after a while, so what the route answers is put in its place.
+#[tokio::test]
+async fn alarms_are_told_where_the_cell_is_seen_at_a_glance() {
+    const ALARM: &str = "machine local has not been heard from for 40 s";
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/");
+    browser.says("1 up").await;
+    assert!(!browser.text().contains("Alarm"));
+    let alarm = json!({ "kind": "machine_silent", "machine": "local", "message": ALARM });
+    let answer = json!({ "replica": "m1", "leads": true, "items": [alarm] });
+    let taken = browser.run(&format!(
+        "const real = window.fetch, answer = JSON.stringify({answer});
+         window.fetch = (path, how) =>
+           path === '/v1/alarms' ? Promise.resolve(new Response(answer)) : real(path, how);
+         return true"
+    ));
+    assert_eq!(taken, true);
+    browser.says(ALARM).await;
+    desk.nothing_is_wrong();
+}
+
 #[tokio::test]
 async fn what_a_drain_waits_for_and_what_fits_now_are_told() {
     let Some(desk) = Desk::set().await else { return };
@@ -583,6 +605,40 @@ async fn changes_ask_first_and_then_happen() {
     browser.says("draining").await;
     browser.says("Nothing runs here any more").await;
     assert!(desk.cli(&["machine", "show", "local"]).contains("drain"));
+    desk.nothing_is_wrong();
+}
+
+#[tokio::test]
+async fn a_job_is_tried_and_then_run() {
+    let Some(desk) = Desk::set().await else { return };
+    let browser = &desk.browser;
+    desk.open("/console/jobs");
+    browser.click(".run-job").await;
+    browser.says("Run a job").await;
+    browser.click("dialog input").await;
+    browser.types("dev");
+    browser.click("dialog button[type=submit]").await;
+    browser.says("dev/hello would be created.").await;
+    browser.click("dialog button.primary").await;
+    browser.says("dev/hello was created.").await;
+    assert!(desk.cli(&["job", "status", "dev/hello"]).contains("version 1"));
+    // The same again changes nothing; another priority is told before it is done.
+    browser.click(".run-job").await;
+    browser.click("dialog input").await;
+    browser.types("dev");
+    browser.click("dialog button[type=submit]").await;
+    browser.says("dev/hello is so already, at version 1.").await;
+    let edited = browser.run(
+        "const field = document.querySelector('dialog textarea');
+         field.value = field.value.replace('100,', '110,');
+         return field.dispatchEvent(new Event('input', { bubbles: true }))",
+    );
+    assert_eq!(edited, true);
+    browser.click("dialog button[type=submit]").await;
+    browser.says("dev/hello would be updated to version 2.").await;
+    browser.says("priority: 100 → 110").await;
+    browser.click("dialog button.primary").await;
+    browser.says("dev/hello is being updated to version 2.").await;
     desk.nothing_is_wrong();
 }
 

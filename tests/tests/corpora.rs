@@ -95,7 +95,7 @@ fn entry() -> Vec<u8> {
     let spec = serde_json::from_value(spec).expect("a job");
     let commands =
         [Command::AddUser { name: name.clone() }, Command::SubmitJob { owner: name, spec }];
-    let request = |command| Request { by: Actor::System, id: None, command };
+    let request = |command| Request { by: Actor::Operator, id: None, command };
     let entry = Entry { now: Time(1000), requests: commands.map(request).to_vec() };
     save_entry(&entry)[HEADER..].to_vec()
 }

@@ -4,13 +4,13 @@
 
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::{Client, ClientError, Settings};
-use cellwright_api::enroll::JoinToken;
 use cellwright_api::error::Code;
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_identity::enroll::JoinToken;
 use cellwright_tests::alone::guarded_master;
 use cellwright_tests::binary::{cell, said};
 use cellwright_tests::folder::Folder;
@@ -65,7 +65,7 @@ impl Master {
         let file = config.with_extension("token");
         // Of an earlier try.
         let _ = std::fs::remove_file(&file);
-        cellwright_api::context::write_private(&file, token.as_bytes()).expect("a file");
+        cellwright_identity::private::write_private(&file, token.as_bytes()).expect("a file");
         let mut command = Command::new(cell());
         command.args(["agent", "join", "--master", &self.address, "--config"]).arg(&config);
         said(command.arg("--token-file").arg(&file))?;
@@ -76,7 +76,7 @@ impl Master {
     fn plain_user(&self, user: &str) -> Client {
         let context = self.cell(&["user", "add", user]).expect("a user is added");
         let file = self.folder.path(user);
-        cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+        cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
         self.client(user)
     }
 }
@@ -92,7 +92,7 @@ async fn a_join_token_is_good_once_in_time_and_for_its_name() {
     assert!(refused.contains("machine-2"), "{refused}");
 
     let mut guessed = JoinToken::parse(&token).expect("a token");
-    guessed.secret = cellwright_api::secret::Secret::new("0".repeat(64));
+    guessed.secret = cellwright_identity::secret::Secret::new("0".repeat(64));
     let refused = master.join(guessed.text().expose(), "machine-1").expect_err("a guessed secret");
     assert!(refused.contains("token"), "{refused}");
 
@@ -123,7 +123,7 @@ async fn poll(agent: &Client, address: &str, machine: &str) -> Result<AgentOrder
         packages: None,
         usage: Vec::new(),
         shortages: Vec::new(),
-        wall: cellwright_api::clock::wall(),
+        wall: cellwright_identity::clock::wall(),
     };
     agent.poll(address, &report, Span(1000)).await
 }
@@ -242,7 +242,7 @@ async fn what_a_user_may_not_do_is_refused_and_taken_down() {
 
     let audit = master.client("contexts.toml").get::<Page<AuditView>>("/v1/audit").await;
     let audit = audit.expect("the administrator reads it").value.items;
-    let line = audit.iter().find(|line| line.caller == "user/bob" && line.object.contains("eve"));
+    let line = audit.iter().find(|line| line.caller == "user:bob" && line.object.contains("eve"));
     let line = line.unwrap_or_else(|| panic!("no line for bob: {audit:#?}"));
     assert_eq!(line.verdict, Code::NotAllowed.as_str(), "{line:?}");
     let users = master.cell(&["user", "ls"]).expect("users");

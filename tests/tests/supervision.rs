@@ -467,7 +467,7 @@ async fn parts_with_certificates_end_with_what_renews_them() {
     };
     let write = |name: &str, token: String| {
         let file = cell.folder.path(name);
-        cellwright_api::context::write_private(&file, token.as_bytes()).expect("a file");
+        cellwright_identity::private::write_private(&file, token.as_bytes()).expect("a file");
     };
     write("a1.token", asked(&["token", "create", "--agent", "a1"]));
     write("s2.token", asked(&["token", "create", "--scheduler", "s2"]));

@@ -27,7 +27,12 @@ pub fn reach(repo: &Repo) -> Reach {
         for kind in ["tests", "benches"] {
             let folder = format!("{package}/{kind}/");
             let files = repo.paths().filter(|p| p.starts_with(&folder) && p.ends_with(".rs"));
-            reach.tests.extend(files.map(str::to_owned));
+            let files: Vec<String> = files.map(str::to_owned).collect();
+            // What is beside the code for the sake of a test is reached from there.
+            for path in &files {
+                follow(repo, path, Follow::All, &mut reach.all);
+            }
+            reach.tests.extend(files);
         }
     }
     let only_in_tests: Vec<String> = reach.all.difference(&product).cloned().collect();

@@ -49,7 +49,7 @@ pub fn program() -> io::Result<PathBuf> {
     match path.is_file() {
         true => Ok(path),
         false => Err(io::Error::other(format!(
-            "{} is not there; build it: cargo build --release -p cellwright-cli",
+            "{} is not there; build it: cargo build --release -p cellwright-cli -p cellwright-shim",
             path.display()
         ))),
     }

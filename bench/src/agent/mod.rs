@@ -22,8 +22,8 @@ const FIGURES: [&str; 6] = ["start", "fetch", "rate", "rest", "share", "loss"];
 pub const BOOK: Book = Book {
     name: "agent",
     about: "One machine with a master, a scheduler and an agent as processes on it, over HTTP on \
-            loopback without TLS. `cargo build --release -p cellwright-cli`, then `cargo run \
-            --release -p cellwright-bench agent WHAT` measures one section again.",
+            loopback without TLS. `cargo build --release -p cellwright-cli -p cellwright-shim`, \
+            then `cargo run --release -p cellwright-bench agent WHAT` measures one section again.",
     figures: &FIGURES,
 };
 

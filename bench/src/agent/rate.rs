@@ -7,6 +7,7 @@ use crate::flags::Flags;
 use crate::masters::cell::Folder;
 use crate::record::Section;
 use cellwright_agent::record::{Keep, write};
+use cellwright_agent::shim::FILE;
 use cellwright_agent::shim::protocol::{LAUNCH, LOGS, Launch, LogSettings};
 use cellwright_api::types::TaskView;
 use cellwright_cell::event::TaskChange;
@@ -66,12 +67,19 @@ async fn through_the_cell(driver: Driver, tasks: usize) -> io::Result<f64> {
     Ok(tasks as f64 / took)
 }
 
+/// What the agent would start: the shim beside the product, or the product itself.
+fn shim_program() -> io::Result<std::path::PathBuf> {
+    let whole = program()?;
+    let small = whole.with_file_name(FILE);
+    Ok(if small.is_file() { small } else { whole })
+}
+
 /// Shims that nobody ordered, as many at a time as there are cores.
 fn bare(driver: Driver, tasks: usize) -> io::Result<f64> {
     let container = Bare::new()?;
     let folder = Folder::new("shims")?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let program = program()?;
+    let program = shim_program()?;
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let one = |worker: usize| {

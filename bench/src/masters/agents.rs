@@ -5,6 +5,7 @@ use super::part::answer_questions;
 use super::work;
 use crate::flags::Flags;
 use cellwright_api::client::{Client, Settings};
+use cellwright_cell::name::Name;
 use cellwright_scheduler::http_link::HttpLink;
 use cellwright_scheduler::{Lane, Scheduler};
 use cellwright_sim::agent::profile::Profile;
@@ -26,7 +27,8 @@ fn client(masters: Vec<String>, idle: usize) -> io::Result<Client> {
 pub async fn scheduler(flags: Flags) -> io::Result<()> {
     let link = HttpLink::new(client(flags.list("masters")?, 64)?);
     let lane = Lane::new("").map_err(io::Error::other)?;
-    let settings = cellwright_scheduler::Settings::new("bench", lane, SEED);
+    let name = Name::new("bench").map_err(io::Error::other)?;
+    let settings = cellwright_scheduler::Settings::new(name, lane, SEED);
     let scheduler = Scheduler::new(Arc::new(link), settings).map_err(io::Error::other)?;
     tokio::select! {
         () = scheduler.run() => Ok(()),

@@ -96,7 +96,7 @@ impl Cell {
         let view = View { state, index: 0, term: 0, era: 0 };
         let (member, dir) = (&cell.members[0], dir.display().to_string());
         let config = replica::config_of(1, member, &dir, cell.silence)?;
-        let settings = cellwright_master::serve::store_settings(&config, None);
+        let settings = cellwright_gateway::serve::store_settings(&config, None);
         checkpoint::restore(view, disk, (1, peer), settings).await.map_err(io::Error::other)?;
         cell.start_replica(0)?;
         cell.ready().await?;

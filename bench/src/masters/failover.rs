@@ -47,16 +47,16 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     gaps.sort_by(f64::total_cmp);
     let work = format!("{kills} kills, next acknowledged write, p50");
     section.row(&work, percentile(&gaps, 0.5), "s", "≤ 1");
-    section.row("... p99", percentile(&gaps, 0.99), "s", "≤ 2");
+    section.row("... p99", percentile(&gaps, 0.99), "s", "≤ 0.7");
     section.row("... longest", percentile(&gaps, 1.0), "s", "");
     let present = jobs(cell.client()).await?;
     let lost = acknowledged.difference(&present).count();
     section.row("acknowledged writes", acknowledged.len() as f64, "jobs", "");
     section.row("... lost", lost as f64, "jobs", "0");
     section.limits(
-        "the election timeout of 300 to 400 ms, to which openraft adds the lease of the dead \
-         leader; it cannot be much shorter without elections that nothing but a busy machine asks \
-         for.",
+        "the lease of the dead leader, 400 ms from its last sign of life, and the drawn 75 to 225 \
+         ms after it; the lease cannot be much shorter without elections that nothing but a busy \
+         machine asks for.",
     );
     section.save(&super::BOOK, "failover")
 }
@@ -112,7 +112,9 @@ pub async fn soak(flags: Flags) -> io::Result<()> {
     section.row("... p99", done.latency(0.99), "ms", "");
     section.row("... longest", done.latency(1.0), "ms", "");
     section.row("requests refused", done.refused as f64, "", "");
-    section.limits("a follower that gets no processor time for 300 ms calls an election.");
+    section.limits(
+        "a leader that gets no processor time for 475 ms, as seen by a majority, is replaced.",
+    );
     section.save(&super::BOOK, "soak")
 }
 

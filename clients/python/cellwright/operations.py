@@ -26,6 +26,10 @@ class Operations:
         """Submit a job."""
         return self._call("POST", "/v1/jobs", {}, body, keyed=True, key=key)
 
+    def apply_job(self, body: dict[str, Any], *, dry_run: Any = None, expect: int | None = None, key: str | None = None) -> Any:
+        """Make this job so: submit it if none of its name lives, open a rolling update if it differs, leave it alone if it is so already. An update that is complete is closed first. `expect` 0: none lives. While the job is stopping, details name it as `stopping_job`: ask again when it is over."""
+        return self._call("POST", "/v1/apply", {"dry_run": dry_run}, body, expect=expect, keyed=True, key=key)
+
     def get_job(self, user: str | int, job: str | int, *, consistent: Any = None) -> Any:
         """One job."""
         return self._call("GET", f"/v1/jobs/{at(user)}/{at(job)}", {"consistent": consistent})
@@ -161,6 +165,10 @@ class Operations:
     def cluster_status(self, *, summary: Any = None, consistent: Any = None) -> Any:
         """Capacity and what is available, node by node, and which nodes failed."""
         return self._call("GET", "/v1/cluster_status", {"summary": summary, "consistent": consistent})
+
+    def list_alarms(self) -> Any:
+        """What a person should look at: machines nobody hears, clocks that are apart, disks that are full or damaged, no leader. The leader knows of all of it, other replicas of themselves."""
+        return self._call("GET", "/v1/alarms", {})
 
     def find(self, *, name: Any = None, near: Any = None, consistent: Any = None) -> Any:
         """What a name can mean: what is called so, or else what begins so; 50 at most."""

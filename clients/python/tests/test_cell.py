@@ -60,6 +60,25 @@ class OpenCell(unittest.TestCase):
         self.assertEqual(len(tasks), 3)
         self.cell.stop_job("dev", "seen", expect=found["item"]["version"])
 
+    def test_a_job_is_made_so_whatever_is_there(self):
+        created = self.cell.apply_job(job("so", count=1), expect=0)
+        self.assertEqual((created["became"], created["version"]), ("created", 1))
+        self.assertEqual(self.cell.apply_job(job("so", count=1))["became"], "unchanged")
+        tried = self.cell.apply_job(job("so", count=1, priority=110), dry_run=True)
+        self.assertEqual((tried["became"], tried["dry_run"]), ("updated", True))
+        self.assertEqual([change["path"] for change in tried["changes"]], ["priority"])
+        self.assertEqual(self.cell.get_job("dev", "so", consistent=True)["item"]["version"], 1)
+        with self.assertRaises(ApiError) as refused:
+            self.cell.apply_job(job("so", count=1, priority=110), expect=7)
+        self.assertEqual(refused.exception.code, "stale-version")
+        self.assertEqual(refused.exception.details["found"], 1)
+        self.assertEqual(self.cell.apply_job(job("so", count=1, priority=110), expect=1)["became"], "updated")
+
+    def test_alarms_are_a_list(self):
+        alarms = self.cell.list_alarms()
+        self.assertTrue(alarms["leads"])
+        self.assertIsInstance(alarms["items"], list)
+
     def test_a_change_with_one_key_happens_once(self):
         first = self.cell.submit_job(job("once"), key="python-once")
         again = self.cell.submit_job(job("once"), key="python-once")

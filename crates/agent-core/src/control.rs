@@ -69,6 +69,9 @@ pub struct Room {
 
 /// Of memory and disk, what is kept free by killing: a fiftieth.
 const KEPT_FREE: u64 = 50;
+/// And of a large disk no more than this: agents and shims write little, and a disk of terabytes
+/// is not short of room while tens of gigabytes are free.
+const DISK_KEPT_FREE: u64 = 2 << 30;
 /// And room for so many files: shims and agents write small ones.
 const FILES_KEPT_FREE: u64 = 10_000;
 
@@ -78,7 +81,7 @@ impl Room {
     pub fn kept_free(capacity: Resources) -> Room {
         Room {
             ram_available: capacity.ram / KEPT_FREE,
-            disk_free: capacity.disk / KEPT_FREE,
+            disk_free: DISK_KEPT_FREE.min(capacity.disk / KEPT_FREE),
             files_free: FILES_KEPT_FREE,
         }
     }
@@ -140,6 +143,9 @@ pub struct MachineSample {
     /// Below this it is short.
     pub keep: Room,
     pub cores: Vec<CpuList>,
+    /// Thousandths of the machine's CPU time that nobody used since the last look, tasks or
+    /// others; `None` where that is not known.
+    pub idle_permille: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

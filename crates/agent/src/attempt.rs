@@ -20,6 +20,7 @@ use crate::shim::protocol::{
 };
 use crate::shim::room::{Inside, Room};
 use crate::shim::{self, begun_in, exit_of, is_alive};
+use crate::shim_program::{ShimProgram, Turn};
 use crate::watch::Finding;
 use cellwright_agent_core::decide::{End, Health};
 use cellwright_cell::id::Attempt;
@@ -32,12 +33,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
@@ -48,13 +48,8 @@ const LOOK_AGAIN_LATER: Duration = Duration::from_secs(1);
 const CALL_AFTER: u32 = 100;
 /// How long a new shim may take to say that it is ready before it is looked for.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// Programs that start at the same time, for every core: one computes while another waits for the
-/// disk.
-const TURNS: usize = 2;
 /// Shims that did not begin, after which the attempt is given up.
 const TRIES: u32 = 3;
-/// The running program itself, even when its file has been replaced since.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// What is heard of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,45 +59,6 @@ pub enum Heard {
     Found(Finding),
     /// The last that is heard.
     Ended(End, String),
-}
-
-/// Held while a task is laid out and its program starts.
-pub type Turn = OwnedSemaphorePermit;
-
-/// How a shim is started.
-#[derive(Clone, Debug)]
-pub struct ShimProgram {
-    pub program: PathBuf,
-    /// Come before the folder.
-    pub arguments: Vec<String>,
-    /// A thousand that start at once would all be late, and take the memory of a thousand runtimes.
-    turns: Arc<Semaphore>,
-}
-
-impl ShimProgram {
-    #[must_use]
-    pub fn new(program: PathBuf, arguments: Vec<String>) -> ShimProgram {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        ShimProgram { program, arguments, turns: Arc::new(Semaphore::new(TURNS * cores)) }
-    }
-
-    /// A program that is not there, so few at a time.
-    #[cfg(test)]
-    pub(crate) fn absent(turns: usize) -> ShimProgram {
-        let program = PathBuf::from("/no/such/program");
-        ShimProgram { program, arguments: Vec::new(), turns: Arc::new(Semaphore::new(turns)) }
-    }
-
-    /// A turn to start. Nobody closes the line for it, so it is always had in the end.
-    pub async fn turn(&self) -> Option<Turn> {
-        self.turns.clone().acquire_owned().await.ok()
-    }
-}
-
-impl Default for ShimProgram {
-    fn default() -> ShimProgram {
-        ShimProgram::new(OWN_PROGRAM.into(), vec!["shim".into()])
-    }
 }
 
 /// Follows the attempt in `folder` to its end; starts a shim when none ever began, in the turn that
@@ -300,9 +256,7 @@ async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io
 async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let log = options.append(true).create(true).mode(0o600).open(folder.join("shim.log"))?;
-    let mut child = Command::new(&shim.program)
-        .args(&shim.arguments)
-        .arg(folder)
+    let mut child = Command::from(shim.command(folder))
         .envs(open_files::passed_on())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -3,37 +3,20 @@
 //! the masters can refuse what an earlier one says; where nothing is known of the past here, the
 //! masters know ([`cellwright_api::life`]).
 //!
-//! All times in the agent are milliseconds on the boot clock, which goes on while the machine
-//! sleeps and is not set by anybody: leases are safe on it, and shims and agents read the same one.
+//! Times in the agent are milliseconds on the boot clock, which shims read too
+//! (`crates/shim/src/boot.rs`).
 
 use crate::record::{self, Keep, RecordError};
 use cellwright_api::life::LifeNumber;
-use rustix::time::{ClockId, clock_gettime};
+use cellwright_shim::boot::BOOT_ID;
+pub use cellwright_shim::boot::{boot_id, now};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Life {
     pub boot_id: String,
     pub number: LifeNumber,
-}
-
-/// Milliseconds since the machine booted.
-#[must_use]
-pub fn now() -> u64 {
-    let at = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(at.tv_sec).unwrap_or(0);
-    seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
-}
-
-/// The kernel's name for this boot.
-///
-/// # Errors
-/// When `/proc` does not say.
-pub fn boot_id() -> std::io::Result<String> {
-    std::fs::read_to_string(BOOT_ID).map(|text| text.trim().to_owned())
 }
 
 /// The life that follows `before` on a machine that booted as `boot_id`.

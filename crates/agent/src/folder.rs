@@ -25,10 +25,10 @@ use crate::output::Found;
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{BEGUN, EXIT, LAUNCH, LOGS};
 use crate::trash::{Trash, is_taken};
-use cellwright_api::private::private_folder;
 use cellwright_cell::desired::{Action, DesiredTask};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
+use cellwright_identity::private::private_folder;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -450,7 +450,7 @@ mod tests {
         let [old, new] = [&kept[0].folder, &kept[1].folder];
         assert!(old.join(LOGS).exists() && !old.join(WORK).exists());
         let day = Duration::from_secs(86_400);
-        let now = cellwright_api::clock::system();
+        let now = cellwright_identity::clock::system();
         for now in [Some(now), None] {
             folders.prune(Keeping { time: day, bytes: 1 << 20 }, now).unwrap();
             assert!(old.exists());

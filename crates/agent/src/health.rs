@@ -4,10 +4,10 @@
 //! The agent never restarts a task that is ill: it reports it, and the masters order the stop, so
 //! that health and every other reason to move obey one set of rules.
 
-use crate::attempt::ShimProgram;
 use crate::driver::enter::{Enter, enter};
 use crate::session::{self, Told};
 use crate::shim::protocol::Launch;
+use crate::shim_program::ShimProgram;
 use cellwright_agent_core::decide::Health;
 use cellwright_agent_core::health::Checker;
 use cellwright_api::exec::Frame;
@@ -161,7 +161,7 @@ mod tests {
             started: 0,
             ports,
             launch: launch(),
-            program: ShimProgram::default(),
+            program: ShimProgram::installed(),
             turns: Arc::new(Semaphore::new(1)),
         };
         let tcp = Probe::Tcp { port: 0 };

@@ -7,14 +7,16 @@ use crate::listen::Access;
 use crate::standing::Standing;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::client::{Client, ClientError, Settings};
-use cellwright_api::clock::wall;
 use cellwright_api::context::{Context, ContextError, Contexts};
-use cellwright_api::enroll::{EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::masters::MastersFile;
-use cellwright_api::tls::{self, Shown, TlsError, Trust};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
+use cellwright_identity::clock::wall;
+use cellwright_identity::enroll::{
+    EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest,
+};
+use cellwright_identity::tls::{self, Shown, TlsError, Trust};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

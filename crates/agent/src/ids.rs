@@ -53,7 +53,17 @@ pub struct Ranges {
     folders: Folders,
     claims: PathBuf,
     /// One attempt at a time.
-    turn: Mutex<()>,
+    turn: Mutex<Known>,
+}
+
+/// What need not be read again for each attempt: with a thousand of them that would be a million
+/// files.
+#[derive(Debug, Default)]
+struct Known {
+    /// What attempts of this agent have. Some may be free again; who has none left looks.
+    held: BTreeSet<u32>,
+    /// The one that was given last.
+    last: u32,
 }
 
 impl Ranges {
@@ -66,10 +76,14 @@ impl Ranges {
 
     fn with(given: IdRanges, folders: &Folders, claims: &Path) -> Ranges {
         let (folders, claims) = (folders.clone(), claims.to_owned());
-        let ranges = Ranges { given, folders, claims, turn: Mutex::new(()) };
+        let mut ranges = Ranges { given, folders, claims, turn: Mutex::default() };
+        let all = ranges.held();
+        let held = all.iter().map(|(_, first)| *first).collect();
+        // Where it cannot be read it begins anew; what is in use is known all the same.
+        let last = record::read::<u32>(&ranges.last_path()).ok().flatten().unwrap_or_default();
+        ranges.turn = Mutex::new(Known { held, last });
         // After a reboot others must hear again what is held here.
         let told = ranges.lock_claims().and_then(|_lock| {
-            let all = ranges.held();
             all.into_iter().try_for_each(|(path, first)| ranges.claim(first, &path))
         });
         if let Err(error) = told {
@@ -83,26 +97,41 @@ impl Ranges {
     /// # Errors
     /// When all are in use, or the disk refuses.
     pub fn of(&self, attempt: Attempt) -> Result<IdRange, IdsError> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.folders.attempt(attempt).join(IDS);
         if let Some(first) = record::read::<u32>(&path)? {
             return Ok(IdRange { first, count: COUNT });
         }
         let _lock = self.lock_claims()?;
-        let held: BTreeSet<u32> = self.held().into_iter().map(|(_, first)| first).collect();
-        let last_path = self.folders.root().join(IDS);
-        // Where it cannot be read it begins anew; what is in use is known all the same.
-        let last = record::read::<u32>(&last_path).ok().flatten().unwrap_or_default();
-        let IdRanges { first, count } = self.given;
-        let firsts = (0..count).map(|number| first + number * COUNT);
-        let (after, before): (Vec<u32>, Vec<u32>) = firsts.partition(|first| *first > last);
-        let is_free = |first: &u32| !held.contains(first) && !self.is_claimed(*first);
-        let found = after.into_iter().chain(before).find(is_free);
-        let first = found.ok_or(IdsError::None(count))?;
+        let found = match self.free(&known) {
+            None => {
+                known.held = self.held().into_iter().map(|(_, first)| first).collect();
+                self.free(&known)
+            }
+            found => found,
+        };
+        let first = found.ok_or(IdsError::None(self.given.count))?;
         self.claim(first, &path)?;
         record::write(&path, &first, Keep::Process)?;
-        record::write(&last_path, &first, Keep::Process)?;
+        known.held.insert(first);
+        known.last = first;
+        record::write(&self.last_path(), &first, Keep::Process)?;
         Ok(IdRange { first, count: COUNT })
+    }
+
+    /// The next range after the last that nobody has.
+    fn free(&self, known: &Known) -> Option<u32> {
+        let IdRanges { first, count } = self.given;
+        let firsts = || (0..count).map(|number| first + number * COUNT);
+        let after = firsts().filter(|first| *first > known.last);
+        let before = firsts().filter(|first| *first <= known.last);
+        let is_free = |first: &u32| !known.held.contains(first) && !self.is_claimed(*first);
+        after.chain(before).find(is_free)
+    }
+
+    /// Where the last one is written down that was given.
+    fn last_path(&self) -> PathBuf {
+        self.folders.root().join(IDS)
     }
 
     /// What attempts of this agent have, and where that is written down.
@@ -232,7 +261,18 @@ mod tests {
             seen.push(Ranges::with(FEW, &folders, &claims).of(attempt(task)).unwrap().first);
             fs::remove_dir_all(folders.attempt(attempt(task))).unwrap();
         }
-        assert_eq!(seen, [1 << 30, (1 << 30) + COUNT, (1 << 30) + 2 * COUNT, 1 << 30]);
+        let turns = [1 << 30, (1 << 30) + COUNT, (1 << 30) + 2 * COUNT, 1 << 30];
+        assert_eq!(seen, turns);
+        // An agent that goes on finds what came free since it looked, and does not give twice.
+        let folders = agent(&scratch, "two", &[5, 6, 7, 8, 9]);
+        let ranges = Ranges::with(FEW, &folders, &claims);
+        let of = |task| ranges.of(attempt(task)).map(|range| range.first).ok();
+        assert_eq!(
+            [of(5), of(6), of(7), of(8)],
+            [Some(turns[0]), Some(turns[1]), Some(turns[2]), None]
+        );
+        fs::remove_dir_all(folders.attempt(attempt(6))).unwrap();
+        assert_eq!([of(8), of(9)], [Some(turns[1]), None]);
     }
 
     #[test]

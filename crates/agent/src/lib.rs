@@ -4,6 +4,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`shim`] | the small process around each task: holds it, its end and its log |
+//! | [`shim_program`] | which program shims are, and how many start at a time |
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
 //! | [`ready`] | from an order to a shim: packages, control group, driver |
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
@@ -39,20 +40,21 @@ pub mod link;
 pub mod listen;
 pub mod machine;
 pub mod main_loop;
-pub mod open_files;
 pub mod output;
 pub mod packages;
 pub mod papers;
 pub mod ports;
 pub mod positions;
-pub mod proc;
 pub mod ready;
-pub mod record;
 #[cfg(test)]
 mod sample_orders;
 pub mod session;
-pub mod shim;
+pub mod shim_program;
 pub mod standing;
 pub mod trash;
 pub mod usage;
 pub mod watch;
+
+// The shim is a crate and a program of its own; agents speak its protocol and read its records.
+pub use cellwright_shim as shim;
+pub use cellwright_shim::{open_files, proc, record};

@@ -31,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const GATHER: Duration = Duration::from_millis(2);
 /// Of rest after a report, for each task it told of: several times what telling it costs.
 const REST: Duration = Duration::from_micros(40);
+/// Shorter ones would be made that long by the clock under them.
+const LEAST_REST: Duration = Duration::from_millis(1);
 /// Nobody waits longer for it, however many there are: naming has two seconds to hear of an end.
 const MOST_REST: Duration = Duration::from_millis(200);
 /// How long reports are kept as small as a master once said before a whole one is tried again.
@@ -117,7 +119,8 @@ impl Pace {
 }
 
 fn rest(tasks: usize) -> Duration {
-    REST.saturating_mul(u32::try_from(tasks).unwrap_or(u32::MAX)).min(MOST_REST)
+    let rest = REST.saturating_mul(u32::try_from(tasks).unwrap_or(u32::MAX)).min(MOST_REST);
+    if rest < LEAST_REST { Duration::ZERO } else { rest }
 }
 
 impl Link {
@@ -270,9 +273,9 @@ mod tests {
 
     #[test]
     fn the_more_is_told_the_longer_is_the_rest_and_never_too_long() {
-        assert_eq!(rest(0), Duration::ZERO);
-        // A task's first words are not held up.
-        assert!(rest(10) < GATHER);
+        // Where tasks are few, their first words are not held up.
+        assert_eq!([0, 10, 24].map(rest), [Duration::ZERO; 3]);
+        assert!(rest(25) < GATHER);
         assert_eq!(rest(1000), Duration::from_millis(40));
         assert_eq!(rest(usize::MAX), MOST_REST);
     }

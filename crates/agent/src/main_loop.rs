@@ -6,7 +6,7 @@ mod hearing;
 mod starting;
 mod watching;
 
-use crate::attempt::{Heard, ShimProgram, end};
+use crate::attempt::{Heard, end};
 use crate::boot::{self, Life};
 use crate::config::{Config, ConfigError};
 use crate::folder::{Folders, Ordered, SteadyTime};
@@ -18,6 +18,7 @@ use crate::ready::Preparer;
 use crate::record::{self, Keep, RecordError, open_lock};
 use crate::session::{Doorman, Sessions};
 use crate::shim::protocol::{Cause, Request, Status};
+use crate::shim_program::ShimProgram;
 use crate::usage::ProcessSampler;
 use crate::watch::{Readings, Watched};
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
@@ -185,7 +186,7 @@ impl Agent {
             folders,
             core: AgentCore::new(life.number, orders),
             life,
-            time: SteadyTime::begin(cellwright_api::clock::system(), boot::now()),
+            time: SteadyTime::begin(cellwright_identity::clock::system(), boot::now()),
             preparer,
             locals: BTreeMap::new(),
             sampler: Sampler::default(),
@@ -478,7 +479,7 @@ impl Agent {
             // Rates are averages between hanging polls; news in between would cut them short.
             usage: if hang { self.measure() } else { Vec::new() },
             shortages: self.readings.shortages(),
-            wall: cellwright_api::clock::wall(),
+            wall: cellwright_identity::clock::wall(),
         };
         self.core.report(hang, facts, boot::now())
     }
@@ -486,7 +487,7 @@ impl Agent {
     /// Beside the loop: what is over may be thousands of folders.
     fn prune(&mut self) {
         let (folders, keeping) = (self.folders.clone(), self.config.keeping());
-        let now = self.time.at(cellwright_api::clock::system(), boot::now());
+        let now = self.time.at(cellwright_identity::clock::system(), boot::now());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = folders.prune(keeping, now) {
                 tracing::error!(%error, "what is over cannot be pruned");

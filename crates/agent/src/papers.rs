@@ -17,16 +17,16 @@ use crate::driver::{DriverError, Start};
 use crate::record::{self, open_plain};
 use crate::shim::protocol::{LAUNCH, Launch};
 use cellwright_api::client::{Client, ClientError};
-use cellwright_api::clock::wall;
-use cellwright_api::enroll::{EnrollError, issued};
 use cellwright_api::internal::PROTOCOL;
-use cellwright_api::secret::Secret;
-use cellwright_api::task_identity::{
+use cellwright_cell::id::Attempt;
+use cellwright_cell::time::Time;
+use cellwright_identity::clock::wall;
+use cellwright_identity::enroll::{EnrollError, issued};
+use cellwright_identity::secret::Secret;
+use cellwright_identity::task_identity::{
     TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
     signing_request,
 };
-use cellwright_cell::id::Attempt;
-use cellwright_cell::time::Time;
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, chown};
@@ -220,8 +220,8 @@ pub fn write(
 mod tests {
     use super::*;
     use crate::folder::scratch::Scratch;
-    use cellwright_api::enroll::BACKDATED;
     use cellwright_cell::time::Span;
+    use cellwright_identity::enroll::BACKDATED;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]

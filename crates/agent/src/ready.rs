@@ -8,7 +8,7 @@
 //! Nothing here is needed again after `launch` is written. An agent that dies before finds a folder
 //! without it, in which nothing ever ran, and begins anew.
 
-use crate::attempt::{Heard, ShimProgram, Turn, follow, give_up};
+use crate::attempt::{Heard, follow, give_up};
 use crate::devices::{self, Granted, Held};
 use crate::driver::{Driver, DriverError, Start};
 use crate::folder::Folders;
@@ -19,6 +19,7 @@ use crate::papers::{Papers, Registrar};
 use crate::record::{self, Keep, RecordError};
 use crate::shim::protocol::{Cause, LAUNCH, LogSettings, Request};
 use crate::shim::room::{Inside, Room};
+use crate::shim_program::{ShimProgram, Turn};
 use cellwright_agent_core::decide::End;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::device::DeviceGrant;
@@ -152,7 +153,10 @@ impl Preparer {
         let delay = Duration::from_millis(work.delay.0);
         let attempt = Attempt::of(&beginning.order);
         let fetch = async move {
-            tokio::time::sleep(delay).await;
+            // The clock under it has whole milliseconds, and none is waited for in vain.
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
             let packages = self.packages.obtain(&work.packages, attempt.task);
             let (packages, papers) = tokio::join!(packages, self.registrar.papers(attempt));
             // Last: who waits for the network keeps nobody from starting.

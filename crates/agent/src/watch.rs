@@ -26,7 +26,7 @@ use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::{Span, Time};
 use cellwright_isolate::Error;
 use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group, GroupUsage};
-use cellwright_isolate::machine::room;
+use cellwright_isolate::machine::{CpuTime, cpu_time, room};
 use cellwright_isolate::usage::group_reading;
 use cellwright_supervise::{Supervisor, plant};
 use count::Counts;
@@ -155,6 +155,8 @@ struct Watcher {
     verdicts: Verdicts,
     /// For the next agent.
     past: Past,
+    /// CPU time of the whole machine at the last look.
+    cpu_time: Option<CpuTime>,
 }
 
 impl Watcher {
@@ -176,7 +178,14 @@ impl Watcher {
             counts,
             verdicts: Verdicts::default(),
             past,
+            cpu_time: None,
         }
+    }
+
+    /// How much of the machine's CPU time was idle since the last look; nothing at the first.
+    fn idle_permille(&mut self) -> Option<u64> {
+        let before = std::mem::replace(&mut self.cpu_time, cpu_time().ok());
+        self.cpu_time?.idle_permille_since(before?)
     }
 
     fn look(&mut self, now: u64, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
@@ -273,6 +282,7 @@ impl Watcher {
             room,
             keep: self.keep,
             cores: self.machine.cores.clone(),
+            idle_permille: self.idle_permille(),
         };
         let by_attempt: BTreeMap<Attempt, &Watched> =
             tasks.iter().map(|task| (task.attempt, task)).collect();

@@ -4,13 +4,14 @@
 //! anything else; it is written with mode 0600 because it holds tokens. Rejected: environment
 //! variables for addresses and tokens. They leak into every child and every crash report.
 
-use crate::secret::Secret;
-use crate::tls::{self, Shown, TlsError, Trust};
+use cellwright_identity::private::write_private;
+use cellwright_identity::secret::Secret;
+use cellwright_identity::tls::{self, Shown, TlsError, Trust};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -208,53 +209,6 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<Secret, ContextError
     Ok(Secret::new(text))
 }
 
-/// A new file that only its owner can read, on disk when this returns.
-///
-/// # Errors
-/// When it is there already or cannot be written. A file that could not be written whole, as on a
-/// full disk, is not left behind: it would stand in the way of the next try.
-pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    PrivateFile::create(path)?.fill(bytes)
-}
-
-/// A new file as of [`write_private`] whose content is still to come; without any it goes again.
-pub struct PrivateFile {
-    path: PathBuf,
-    file: Option<File>,
-}
-
-impl PrivateFile {
-    /// # Errors
-    /// When it is there already or cannot be made.
-    pub fn create(path: &Path) -> io::Result<PrivateFile> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        Ok(PrivateFile { path: path.to_owned(), file: Some(file) })
-    }
-
-    /// # Errors
-    /// When it cannot be written whole; then it is gone.
-    pub fn fill(mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.take().map_or(Ok(()), |file| written_or_gone(file, &self.path, bytes))
-    }
-}
-
-impl Drop for PrivateFile {
-    fn drop(&mut self) {
-        if self.file.is_some() {
-            // An empty file that stays is in the way of the next try and of nothing else.
-            drop(std::fs::remove_file(&self.path));
-        }
-    }
-}
-
-fn written_or_gone(mut file: File, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    if written.is_err() {
-        drop(std::fs::remove_file(path));
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -322,17 +276,6 @@ mod tests {
         std::fs::create_dir_all(blocked.join("full")).unwrap();
         assert!(contexts.save(&blocked).is_err());
         assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
-    }
-
-    #[test]
-    fn a_file_that_a_full_disk_cut_short_is_not_left_behind() {
-        let folder = Folder::new();
-        let path = folder.0.join("key");
-        std::fs::write(&path, "").unwrap();
-        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let wrong = written_or_gone(full, &path, b"a key").unwrap_err();
-        assert_eq!(wrong.kind(), io::ErrorKind::StorageFull);
-        assert!(!path.exists());
     }
 
     #[test]

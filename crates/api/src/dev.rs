@@ -13,8 +13,8 @@
 //! (at the last logout, or of what is old), so the master looks after its file, and whoever asks
 //! looks in both.
 
-use crate::context::write_private;
-use crate::secret::{NoRandomness, Secret};
+use cellwright_identity::private::write_private;
+use cellwright_identity::secret::{NoRandomness, Secret};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, File};

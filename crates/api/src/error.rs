@@ -5,6 +5,7 @@
 //! one place. Rejected: problem documents with a URI per error. Nobody follows those URIs, and a
 //! short word is easier to match on, to grep for and to say aloud.
 
+use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::time::Span;
 use schemars::JsonSchema;
@@ -60,7 +61,8 @@ codes! {
     BadToken = ("bad-token", 401, "ask for a new token");
     NotAllowed = ("not-allowed", 403, "ask a user with manage_users: cell user grant");
     NotOwner = ("not-owner", 403, "ask the owner, or a user with administrate_jobs");
-    SystemOnly = ("system-only", 403, "the cell does this by itself");
+    /// Who asks is known, and this is not for such as it.
+    WrongActor = ("wrong-actor", 403, "the message says whose this is");
     ForeignNamespace = ("foreign-namespace", 403, "choose a namespace of your own");
     NoSuchRoute = ("no-such-route", 404, "see the paths in /v1/openapi.json");
     NoSuchUser = ("no-such-user", 404, "list the users: cell user ls");
@@ -135,6 +137,9 @@ pub const REMOVED: &str = "removed";
 /// effect all the same, as when a leader had it in its log before it lost its majority.
 pub const IN_DOUBT: &str = "in_doubt";
 
+/// Among the details: the job that is stopping. Once it is over the same request may be admitted.
+pub const STOPPING_JOB: &str = "stopping_job";
+
 /// The body of every reply that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema, thiserror::Error)]
 #[error("{message} ({code})")]
@@ -206,6 +211,14 @@ impl ApiError {
         self.with("retry_after_ms", after.0)
     }
 
+    /// The job that has to be over before the same is asked for again, if that is what is in the
+    /// way.
+    #[must_use]
+    pub fn stopping_job(&self) -> Option<JobKey> {
+        let (user, job) = self.details.get(STOPPING_JOB)?.as_str()?.split_once('/')?;
+        Some(JobKey { user: Name::new(user).ok()?, job: Name::new(job).ok()? })
+    }
+
     /// The address of the leader, if the server knew it.
     #[must_use]
     pub fn leader(&self) -> Option<&str> {
@@ -237,7 +250,7 @@ pub fn code_of(refusal: &Refusal) -> Code {
             Code::StaleVersion
         }
         R::WrongState { .. } | R::WrongTaskState { .. } | R::TooEarly { .. } => Code::WrongState,
-        R::HoldsTasks { .. } => Code::WrongState,
+        R::HoldsTasks { .. } | R::JobStopping(_) => Code::WrongState,
         R::PackageQuota { .. } => Code::QuotaExceeded,
         R::DoesNotFit { .. } | R::MayNotPreempt { .. } | R::NeedlessVictim(_) => Code::DoesNotFit,
         R::BudgetExhausted { .. } | R::DisruptedTooOften { .. } => Code::BudgetExhausted,
@@ -245,7 +258,7 @@ pub fn code_of(refusal: &Refusal) -> Code {
         R::RequestIdReused => Code::KeyReused,
         R::RequestTooOld => Code::KeyTooOld,
         R::Full(_) => Code::Full,
-        R::SystemOnly(_) => Code::SystemOnly,
+        R::WrongActor { .. } => Code::WrongActor,
         R::ForeignNamespace { .. } => Code::ForeignNamespace,
         R::OverBound { .. } => Code::TooMany,
         R::TooFewNodes { .. } => Code::TooFewNodes,
@@ -268,6 +281,7 @@ fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
         ],
         Refusal::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
         Refusal::HoldsTasks { tasks, .. } => vec![("tasks", json!(tasks))],
+        Refusal::JobStopping(job) => vec![(STOPPING_JOB, json!(job.to_string()))],
         Refusal::PackageQuota { used, more, limit, .. } => {
             vec![("used", json!(used)), ("more", json!(more)), ("limit", json!(limit))]
         }
@@ -304,11 +318,8 @@ fn hint_of(refusal: &Refusal) -> Option<String> {
                  have {key} raised in the masters' configuration"
             ))
         }
-        Refusal::WrongState { what } => {
-            if let Some(hint) = hint_of_update(what) {
-                return Some(hint);
-            }
-            let job = what.strip_prefix("job ")?.strip_suffix(" is stopping")?;
+        Refusal::WrongState { what } => hint_of_update(what),
+        Refusal::JobStopping(job) => {
             Some(format!("wait until it is over, then do it again: cell wait {job}"))
         }
         _ => None,
@@ -395,10 +406,13 @@ mod tests {
 
     #[test]
     fn a_job_that_is_stopping_is_to_be_waited_for() {
-        let hint = |what: &str| ApiError::from(Refusal::WrongState { what: what.into() }).hint;
-        let stopping = hint("job dev/hello is stopping");
-        assert!(stopping.ends_with("do it again: cell wait dev/hello"), "{stopping}");
-        assert_eq!(hint("job dev/hello is dead"), Code::WrongState.hint());
+        let name = |text: &str| Name::new(text).unwrap();
+        let job = JobKey { user: name("dev"), job: name("hello") };
+        let error = ApiError::from(Refusal::JobStopping(job.clone()));
+        assert!(error.hint.ends_with("do it again: cell wait dev/hello"), "{}", error.hint);
+        assert_eq!((error.code, error.stopping_job()), (Code::WrongState, Some(job)));
+        let dead = ApiError::from(Refusal::WrongState { what: "job dev/hello is dead".into() });
+        assert_eq!((dead.hint.as_str(), dead.stopping_job()), (Code::WrongState.hint(), None));
     }
 
     #[test]

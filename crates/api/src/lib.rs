@@ -2,10 +2,8 @@
 //! document, the internal messages, and the client all parts use.
 
 pub mod client;
-pub mod clock;
 pub mod context;
 pub mod dev;
-pub mod enroll;
 pub mod error;
 pub mod exec;
 pub mod internal;
@@ -15,11 +13,5 @@ pub mod openapi;
 pub mod output;
 pub mod packages;
 pub mod papers;
-pub mod private;
 pub mod routes;
-pub mod seats;
-pub mod secret;
-pub mod spiffe;
-pub mod task_identity;
-pub mod tls;
 pub mod types;

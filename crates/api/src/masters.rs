@@ -11,8 +11,8 @@
 //! Rejected: a list in the messages of agents and schedulers. People's commands need it as well,
 //! and a header is one place for all of them.
 
-use crate::context::write_private;
-use crate::tls::{self, TlsError};
+use cellwright_identity::private::write_private;
+use cellwright_identity::tls::{self, TlsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};

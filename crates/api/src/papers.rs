@@ -7,14 +7,14 @@
 
 use crate::client::{Client, ClientError, Settings};
 use crate::context::{Context, ContextError, Contexts};
-use crate::enroll::{EnrollError, Holder, JoinAnswer, NewKey, RENEW_PATH};
-use crate::enroll::{RenewAnswer, RenewRequest};
 use crate::internal::PROTOCOL;
 use crate::masters::MastersFile;
-use crate::secret::Secret;
-use crate::spiffe::Identity;
-use crate::tls::{self, Shown, TlsError, Trust};
 use cellwright_cell::time::{Span, Time};
+use cellwright_identity::enroll::{EnrollError, Holder, JoinAnswer, NewKey, RENEW_PATH};
+use cellwright_identity::enroll::{RenewAnswer, RenewRequest};
+use cellwright_identity::secret::Secret;
+use cellwright_identity::spiffe::Identity;
+use cellwright_identity::tls::{self, Shown, TlsError, Trust};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

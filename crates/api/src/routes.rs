@@ -40,6 +40,7 @@ impl Method {
 pub enum Operation {
     ListJobs,
     SubmitJob,
+    ApplyJob,
     GetJob,
     UpdateJob,
     StopJob,
@@ -92,6 +93,7 @@ pub enum Operation {
     SetResource,
     DeleteResource,
     ClusterStatus,
+    ListAlarms,
     Find,
     Overview,
     WatchOverview,

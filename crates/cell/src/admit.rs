@@ -10,15 +10,14 @@
 
 mod digests;
 mod machine;
-mod periodic;
 mod program;
-mod review;
+pub(crate) mod review;
 mod task;
 mod volumes;
 
+pub use crate::components::cron::admit::{check_cron, review_cron};
 pub use digests::digests_are_whole;
 pub use machine::check_machine;
-pub use periodic::{check_cron, review_cron};
 pub use program::runs_a_program;
 pub use review::{Rejection, Review};
 pub use volumes::volumes_can_be_seen;
@@ -68,7 +67,7 @@ pub const LEAST_RAM: u64 = 2 << 20;
 /// The same in a container, where the runtime has to fit in while it makes it.
 pub const LEAST_RAM_CONTAINED: u64 = 16 << 20;
 
-type Checked = Result<(), Refusal>;
+pub(crate) type Checked = Result<(), Refusal>;
 
 /// What a job must keep; what it breaks it tells the review.
 pub type Rule = fn(&JobSpec, &mut Review);

@@ -41,6 +41,9 @@ pub struct Bounds {
     pub machine_tasks: u64,
 }
 
+/// Places in which one task may hold room at once: where it runs, and the target of a move.
+pub const MAX_HOLDS: usize = 2;
+
 /// Bytes of answers kept for the cell's own parts, which are no user.
 pub const SYSTEM_ANSWER_BYTES: u64 = 64 << 20;
 

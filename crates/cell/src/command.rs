@@ -1,20 +1,21 @@
 //! Commands: everything that can change the state. One log entry carries many, each gets its own
 //! verdict. Time, ids of choice (ports, machines, devices) and random draws are already inside.
 
+pub use crate::actor::{Actor, ControllerName};
 use crate::blob::BlobLimits;
 use crate::bounds::Bounds;
+use crate::components;
 use crate::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenKind};
-use crate::cron::CronSpec;
-use crate::ephemeral::{CapacityChange, NodeChoice};
 use crate::id::{MachineId, TaskId};
 use crate::machine::{MachineSpec, ShortageReport};
 use crate::name::{JobKey, Name, Token};
-use crate::plan::Plan;
+use crate::plan::{Assignment, Plan};
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
 use crate::reason::Refusal;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobSpec, PackageRef};
+use crate::state::State;
 use crate::task::{ExitClass, Notice};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -33,19 +34,19 @@ pub struct Entry {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Request {
+    /// Who acts, as a master has established.
     pub by: Actor,
     /// Set by clients that may send the same request twice.
     pub id: Option<RequestId>,
     pub command: Command,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Actor {
-    /// The cell's own parts: schedulers, controllers, link shards. Authenticated by the master.
-    System,
-    User(Name),
+impl Request {
+    /// In the name of whoever sends such a command, see [`Actor::sender_of`].
+    #[must_use]
+    pub fn sent(command: Command, state: &State) -> Request {
+        Request { by: Actor::sender_of(&command, state), id: None, command }
+    }
 }
 
 /// A client's own number for a request. Sequence numbers of one client grow.
@@ -61,6 +62,8 @@ pub struct RequestId {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Command {
+    /// Of a part of the state that stands by itself.
+    Component(components::Command),
     // Machines.
     AddMachine(MachineSpec),
     /// `expect`, here and below: the version the client saw (of a machine its generation); `None`
@@ -171,39 +174,11 @@ pub enum Command {
     },
     /// Controllers: let everything whose time has passed expire (retained disk, leases, quota).
     Expire,
-    // Ephemeral resources.
-    SetResource {
-        namespace: Token,
-        name: Token,
-        /// From the entry's time on.
-        lease: Span,
-        changes: Vec<(NodeChoice, CapacityChange)>,
-    },
-    DeleteResource {
-        namespace: Token,
-        name: Token,
-    },
     // Reclamation: the estimator's logged reservations.
     SetReservations(Vec<ReservationChange>),
     /// Raised once every replica can apply the new behaviour.
     RaiseLevel {
         level: u32,
-    },
-    // Periodic jobs. Named like jobs, in a space of their own.
-    SetCron {
-        owner: Name,
-        spec: CronSpec,
-        expect: Option<u32>,
-    },
-    RemoveCron {
-        cron: JobKey,
-        expect: Option<u32>,
-    },
-    /// Controllers: submit the run of one moment of the schedule. A slot that was dealt with
-    /// before changes nothing.
-    FireCron {
-        cron: JobKey,
-        slot: Time,
     },
     // Tokens. Whoever makes one chooses the id and keeps the secret.
     AddToken {
@@ -276,13 +251,85 @@ pub enum Command {
         name: Name,
         key: KeyPrint,
     },
+    /// Keep room for a running task on one more machine, the target of a move. Nothing starts
+    /// there.
+    ReserveHold(Assignment),
+    /// Give that room up again.
+    ReleaseHold {
+        task: TaskId,
+        attempt: u32,
+        machine: MachineId,
+    },
+    /// The job of this name shall be as `spec` says: submitted if none lives, updated if it
+    /// differs, with an update that is complete closed first. Decided here and not by whoever
+    /// asks: between a look and a write somebody else may have changed it. `expect`: 0 for no job
+    /// that lives.
+    ApplyJob {
+        owner: Name,
+        spec: JobSpec,
+        expect: Option<u32>,
+    },
 }
 
 impl Command {
+    /// What people and programs call it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        use Command as C;
+        match self {
+            C::AddMachine(_) => "add_machine",
+            C::UpdateMachine { .. } => "update_machine",
+            C::RemoveMachine { .. } | C::RemoveEmptyMachine { .. } => "remove_machine",
+            C::MachineUp { .. } => "machine_up",
+            C::MachineDown { .. } => "machine_down",
+            C::StartDrain { .. } => "start_drain",
+            C::StopDrain { .. } => "stop_drain",
+            C::SetMachinePackages { .. } => "set_machine_packages",
+            C::AddUser { .. } => "add_user",
+            C::RemoveUser { .. } => "remove_user",
+            C::SetCapabilities { .. } => "set_capabilities",
+            C::SetQuota { .. } => "set_quota",
+            C::SubmitJob { .. } => "submit_job",
+            C::UpdateJob { .. } => "update_job",
+            C::ResizeJob { .. } => "resize_job",
+            C::StopJob { .. } => "stop_job",
+            C::StopTask { .. } => "stop_task",
+            C::UndoUpdate { .. } => "undo_update",
+            C::CloseUpdate { .. } => "close_update",
+            C::StepUpdate { .. } => "step_update",
+            C::PurgeJobs { .. } => "purge_jobs",
+            C::CommitPlan(_) => "commit_plan",
+            C::Evict { .. } => "evict",
+            C::TaskReports { .. } => "task_reports",
+            C::ReleaseRetained { .. } => "release_retained",
+            C::SaverFailed { .. } => "saver_failed",
+            C::Expire => "expire",
+            C::SetReservations(_) => "set_reservations",
+            C::RaiseLevel { .. } => "raise_level",
+            C::AddToken { .. } => "add_token",
+            C::RevokeToken { .. } => "revoke_token",
+            C::UseJoinToken { .. } => "use_join_token",
+            C::ConfirmReplica { .. } => "confirm_master",
+            C::AddBlob { .. } => "add_package",
+            C::RemoveBlob { .. } => "remove_package",
+            C::Enlist(_) => "enlist",
+            C::Dismiss { .. } => "dismiss",
+            C::SetShortages { .. } => "set_shortages",
+            C::SetBounds(_) => "set_bounds",
+            C::ApplyJob { .. } => "apply_job",
+            C::ReserveHold(_) => "reserve_hold",
+            C::ReleaseHold { .. } => "release_hold",
+            C::Component(command) => command.as_component().name(),
+        }
+    }
+
     /// Whether it takes something away, so that there is more room in the end. Masters whose disk
     /// is nearly full take nothing else.
     #[must_use]
     pub fn makes_room(&self) -> bool {
+        if let Command::Component(command) = self {
+            return command.as_component().makes_room();
+        }
         matches!(
             self,
             Command::RemoveMachine { .. }
@@ -294,11 +341,10 @@ impl Command {
                 | Command::PurgeJobs { .. }
                 | Command::ReleaseRetained { .. }
                 | Command::Expire
-                | Command::DeleteResource { .. }
-                | Command::RemoveCron { .. }
                 | Command::RevokeToken { .. }
                 | Command::RemoveBlob { .. }
                 | Command::Dismiss { .. }
+                | Command::ReleaseHold { .. }
         )
     }
 }
@@ -372,6 +418,27 @@ pub enum Done {
     Version(u32),
     /// Took effect, and so many tokens ended by it.
     Revoked(u32),
+    /// The job is as it was asked for.
+    Job {
+        became: Became,
+        /// The version it is at now.
+        version: u32,
+        /// The version of the update that was complete and was closed first.
+        closed: Option<u32>,
+    },
+}
+
+/// How a job came to be as it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Became {
+    /// No job of its name lived.
+    Created,
+    /// A rolling update to the spec is open.
+    Updated,
+    /// It was so already.
+    Unchanged,
 }
 
 #[cfg(test)]

@@ -3,6 +3,10 @@
 //! machine and is not listed must be killed. Unknown tasks, superseded attempts and what was lost
 //! while the machine was silent all end that way, without a message of their own.
 //!
+//! A machine on which room is only reserved for a task that runs elsewhere is told nothing of it:
+//! there is nothing to do yet, and an attempt that is not listed is killed, which is what should
+//! become of it there. Whoever starts it there later lists it.
+//!
 //! Rejected: orders as a stream of starts and stops. An agent that missed one would be wrong for
 //! ever; one that gets the whole list is right at the next poll.
 
@@ -129,7 +133,7 @@ pub fn kept(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(row) = state.machines().get(machine) else { return Vec::new() };
     let leaves = |id: &TaskId| {
         let task = state.tasks().get(*id)?;
-        let leaves = task.alloc.is_none() && state.spec_of(task)?.retain_disk.is_some();
+        let leaves = task.alloc().is_none() && state.spec_of(task)?.retain_disk.is_some();
         leaves.then_some((*id, task.attempt))
     };
     let present = state.machine_load(machine).map(|load| load.tasks.iter().filter_map(leaves));
@@ -146,7 +150,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
     }
     let limits = spec.limits_of(row.index);
     let devices = row.devices().to_vec();
-    let waits_for = row.grant.as_ref().map_or(Vec::new(), |grant| grant.waits_for.clone());
+    let waits_for = row.grant().map_or(Vec::new(), |grant| grant.waits_for.clone());
     if spec.kind == JobKind::AllocSet {
         return Action::Hold { limits, devices, waits_for };
     }
@@ -161,7 +165,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
         notice,
         priority: spec.priority,
         appclass: spec.appclass,
-        alloc: row.alloc,
+        alloc: row.alloc(),
         waits_for,
         delay: Span::ZERO,
         health: spec.task.health.clone(),

@@ -1,13 +1,11 @@
 //! The only writers of rows: each keeps the derived sums equal to what the rows add up to.
 
-mod ephemeral;
-
 use crate::blob::Blob;
 use crate::bounds::{Bounds, encoded_bytes};
 use crate::credential::AccessToken;
-use crate::cron::{Cron, CronSpec};
 use crate::device;
-use crate::id::{BlobId, CronId, JobId, MachineId, TaskId, TokenId, UserId};
+use crate::hold::{Hold, HoldRole};
+use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
@@ -45,15 +43,31 @@ fn shift(sum: &mut Resources, by: Resources, add: bool) {
     *sum = if add { sum.plus(by) } else { sum.minus(by) };
 }
 
+/// Those who run in a place, and those who only hold room there, are listed apart.
+fn list_holder(
+    tasks: &mut Vec<TaskId>,
+    held_for: &mut Vec<TaskId>,
+    role: HoldRole,
+    id: TaskId,
+    add: bool,
+) {
+    let list = match role {
+        HoldRole::Primary => tasks,
+        HoldRole::Reserved => held_for,
+    };
+    match add {
+        true => sorted_insert(list, id),
+        false => sorted_remove(list, &id),
+    }
+}
+
 /// Whether two versions of a task row weigh differently in any sum but the job's counters.
 fn weighs_the_same(a: &Task, b: &Task) -> bool {
-    a.machine == b.machine
+    a.holds == b.holds
         && a.state.holds_resources() == b.state.holds_resources()
         && a.state.on_machine() == b.state.on_machine()
         && a.reservation == b.reservation
         && a.version == b.version
-        && a.alloc == b.alloc
-        && a.grant == b.grant
 }
 
 impl State {
@@ -130,44 +144,54 @@ impl State {
         self.weigh(id, task, add);
     }
 
+    /// Adds every hold of a task to the sums of its machine and alloc, or takes it out.
     fn weigh(&mut self, id: TaskId, task: &Task, add: bool) {
-        let (Some(machine), true) = (task.machine, task.state.on_machine()) else { return };
+        if task.holds.is_empty() || !task.state.on_machine() {
+            return;
+        }
         let Some(spec) = self.spec_of(task).cloned() else { return };
+        for (role, hold) in task.holds.iter() {
+            self.weigh_hold(id, task, (role, hold), &spec, add);
+        }
+    }
+
+    fn weigh_hold(
+        &mut self,
+        id: TaskId,
+        task: &Task,
+        (role, hold): (HoldRole, &Hold),
+        spec: &JobSpec,
+        add: bool,
+    ) {
+        let machine = hold.machine;
         if let Some(load) = self.machine_loads.get_mut(machine) {
-            match add {
-                true => sorted_insert(&mut load.tasks, id),
-                false => sorted_remove(&mut load.tasks, &id),
-            }
-            if !task.state.holds_resources() {
+            list_holder(&mut load.tasks, &mut load.held_for, role, id, add);
+            if role == HoldRole::Primary && !task.state.holds_resources() {
                 let leaving = load.leaving;
                 load.leaving = if add { leaving + 1 } else { leaving.saturating_sub(1) };
             }
         }
-        if let Some(alloc) = task.alloc {
-            self.edit_alloc_load(alloc, |load| match add {
-                true => sorted_insert(&mut load.tasks, id),
-                false => sorted_remove(&mut load.tasks, &id),
+        if let Some(alloc) = hold.alloc {
+            self.edit_alloc_load(alloc, |load| {
+                list_holder(&mut load.tasks, &mut load.held_for, role, id, add);
             });
         }
         if task.state.holds_resources() {
-            let footprint = Footprint {
-                limits: spec.limits_of(task.index),
-                priority: spec.priority,
-                spec: &spec,
-            };
-            self.weigh_holder(id, task, machine, &footprint, add);
+            let footprint =
+                Footprint { limits: spec.limits_of(task.index), priority: spec.priority, spec };
+            self.weigh_holder(id, task, hold, &footprint, add);
         }
         if spec.kind == JobKind::AllocSet && !add {
             self.note_full(machine, id, false);
-        } else if spec.kind == JobKind::AllocSet || task.alloc.is_some() {
-            self.recount_full(task.alloc.unwrap_or(id));
+        } else if spec.kind == JobKind::AllocSet || hold.alloc.is_some() {
+            self.recount_full(hold.alloc.unwrap_or(id));
         }
     }
 
     /// Looks again whether more is held inside `alloc` than it has.
     fn recount_full(&mut self, alloc: TaskId) {
         let Some(row) = self.tasks.get(alloc) else { return };
-        let (Some(machine), Some(spec)) = (row.machine, self.spec_of(row)) else { return };
+        let (Some(machine), Some(spec)) = (row.machine(), self.spec_of(row)) else { return };
         let limits = spec.limits_of(row.index);
         let full = self.alloc_loads.get(&alloc).is_some_and(|load| load.exceeds(limits));
         self.note_full(machine, alloc, full);
@@ -186,27 +210,27 @@ impl State {
         &mut self,
         id: TaskId,
         task: &Task,
-        machine: MachineId,
+        hold: &Hold,
         footprint: &Footprint<'_>,
         add: bool,
     ) {
         let Footprint { limits, priority, spec } = *footprint;
-        let prod = priority.is_prod();
+        let (machine, prod) = (hold.machine, priority.is_prod());
         if let Some(load) = self.machine_loads.get_mut(machine) {
-            for port in task.ports() {
+            for port in hold.ports() {
                 match add {
                     true => sorted_insert(&mut load.ports, (*port, id)),
                     false => sorted_remove(&mut load.ports, &(*port, id)),
                 }
             }
-            if task.alloc.is_none() {
-                weigh_top_level(load, task, footprint, add);
+            if hold.alloc.is_none() {
+                weigh_top_level(load, task.reservation, hold, footprint, add);
             }
         }
-        if task.alloc.is_none() && !task.devices().is_empty() {
-            self.note_devices(id, task, machine, spec, add);
+        if hold.alloc.is_none() && !hold.devices().is_empty() {
+            self.note_devices(id, hold, spec, add);
         }
-        if let Some(alloc) = task.alloc {
+        if let Some(alloc) = hold.alloc {
             self.edit_alloc_load(alloc, |load| {
                 shift(&mut load.reserved, task.reservation, add);
                 if prod {
@@ -223,17 +247,10 @@ impl State {
     }
 
     /// Notes a holder of devices other than it asked for; see [`MachineLoad::wrong_devices`].
-    fn note_devices(
-        &mut self,
-        id: TaskId,
-        task: &Task,
-        machine: MachineId,
-        spec: &JobSpec,
-        add: bool,
-    ) {
-        let Some(row) = self.machines.get(machine) else { return };
-        let right = device::as_asked(&row.spec.devices, &spec.task.devices, task.devices());
-        if let Some(load) = self.machine_loads.get_mut(machine) {
+    fn note_devices(&mut self, id: TaskId, hold: &Hold, spec: &JobSpec, add: bool) {
+        let Some(row) = self.machines.get(hold.machine) else { return };
+        let right = device::as_asked(&row.spec.devices, &spec.task.devices, hold.devices());
+        if let Some(load) = self.machine_loads.get_mut(hold.machine) {
             match add && !right {
                 true => sorted_insert(&mut load.wrong_devices, id),
                 false => sorted_remove(&mut load.wrong_devices, &id),
@@ -349,19 +366,24 @@ impl State {
     }
 
     fn recount_devices(&mut self, machine: MachineId) {
-        let tasks = self.machine_loads.get(machine).map(|l| l.tasks.clone()).unwrap_or_default();
-        for id in tasks {
+        for id in self.holders_on(machine) {
             let Some(task) = self.tasks.get(id).cloned() else { continue };
-            let holds = task.state.holds_resources() && !task.devices().is_empty();
+            let Some((_, hold)) = task.holds.on(machine) else { continue };
+            let holds = task.state.holds_resources() && !hold.devices().is_empty();
             if let Some(spec) = self.spec_of(&task).cloned().filter(|_| holds) {
-                self.note_devices(id, &task, machine, &spec, true);
+                self.note_devices(id, hold, &spec, true);
             }
         }
     }
 
+    /// Who runs on the machine, and who runs elsewhere and holds room there.
+    fn holders_on(&self, machine: MachineId) -> Vec<TaskId> {
+        let load = self.machine_loads.get(machine);
+        load.map_or_else(Vec::new, |load| [&load.tasks[..], &load.held_for].concat())
+    }
+
     fn recount_domains(&mut self, machine: MachineId, add: bool) {
-        let tasks = self.machine_loads.get(machine).map(|l| l.tasks.clone()).unwrap_or_default();
-        for id in tasks {
+        for id in self.holders_on(machine) {
             let Some(task) = self.tasks.get(id) else { continue };
             let spread = self.spec_of(task).is_some_and(|spec| !spec.spread.is_empty());
             let job = task.job;
@@ -380,7 +402,6 @@ impl State {
         self.machine_loads.push(MachineLoad { reserved, ..MachineLoad::default() });
         self.capacity = self.capacity.plus(machine.spec.capacity);
         let id = self.machines.next_key();
-        self.count_ephemeral(id, &machine, true);
         self.machine_names.insert(machine.spec.name.clone(), id);
         self.machines.push(machine)
     }
@@ -388,7 +409,7 @@ impl State {
     /// Forgets a machine on which nothing is any more.
     pub(crate) fn remove_machine(&mut self, id: MachineId) {
         if let Some(machine) = self.machines.remove(id) {
-            self.count_ephemeral(id, &machine, false);
+            self.components.forget_machine(id);
             self.machine_loads.remove(id);
             self.capacity = self.capacity.minus(machine.spec.capacity);
             self.machine_names.remove(&machine.spec.name);
@@ -416,45 +437,12 @@ impl State {
         }
     }
 
-    /// The name and the owner of a row stay as they are.
-    pub(crate) fn edit_cron(&mut self, id: CronId, change: impl FnOnce(&mut Cron)) {
-        let Some(before) = self.crons.get(id).map(|cron| cron.spec.clone()) else { return };
-        let Some(row) = self.crons.get_mut(id) else { return };
-        change(row);
-        let (user, after) = (row.user, row.spec.clone());
-        if before != after {
-            self.count_cron(user, &before, false);
-            self.count_cron(user, &after, true);
-        }
-    }
-
-    pub(crate) fn count_cron(&mut self, user: UserId, spec: &CronSpec, add: bool) {
-        if let Some(load) = self.user_loads.get_mut(user) {
-            count(&mut load.spec_bytes, encoded_bytes(spec), add);
-        }
-    }
-
     /// Other limits; what was counted by the old ones is counted again.
     pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
         let jobs = self.jobs.clone();
         jobs.iter().for_each(|(id, job)| self.count_job(id, job, false));
         self.bounds = bounds;
         jobs.iter().for_each(|(id, job)| self.count_job(id, job, true));
-    }
-
-    pub(crate) fn insert_cron(&mut self, cron: Cron) -> CronId {
-        let key = (cron.user, cron.spec.name.clone());
-        self.count_cron(cron.user, &cron.spec.clone(), true);
-        let id = self.crons.push(cron);
-        self.cron_names.insert(key, id);
-        id
-    }
-
-    pub(crate) fn remove_cron(&mut self, id: CronId) {
-        if let Some(row) = self.crons.remove(id) {
-            self.cron_names.remove(&(row.user, row.spec.name.clone()));
-            self.count_cron(row.user, &row.spec, false);
-        }
     }
 
     pub(crate) fn insert_token(&mut self, token: AccessToken) -> TokenId {
@@ -516,14 +504,20 @@ pub(crate) fn retained(machine: &Machine) -> Resources {
     Resources { disk, ..Resources::ZERO }
 }
 
-fn weigh_top_level(load: &mut MachineLoad, task: &Task, footprint: &Footprint<'_>, add: bool) {
+fn weigh_top_level(
+    load: &mut MachineLoad,
+    reservation: Resources,
+    hold: &Hold,
+    footprint: &Footprint<'_>,
+    add: bool,
+) {
     let Footprint { limits, priority, spec } = *footprint;
-    shift(&mut load.reserved, task.reservation, add);
+    shift(&mut load.reserved, reservation, add);
     shift(&mut load.limits, limits, add);
     if priority.is_prod() {
         shift(&mut load.prod_limits, limits, add);
     }
-    for grant in task.devices() {
+    for grant in hold.devices() {
         let at = usize::from(grant.device);
         if load.devices.len() <= at {
             load.devices.resize(at + 1, 0);

@@ -1,7 +1,9 @@
 //! Events (B5): what `apply` reports of every change. History, names and the scheduler's cached
 //! copy are folds over these.
 
-use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use crate::actor::Actor;
+use crate::components;
+use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
 use crate::reason::{Reason, Refusal};
@@ -14,6 +16,8 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     pub at: Time,
+    /// Who sent the command that it comes of.
+    pub by: Actor,
     pub what: What,
     pub reason: Reason,
 }
@@ -42,6 +46,8 @@ impl What {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum What {
+    /// Of a part of the state that stands by itself.
+    Component(components::Event),
     Task {
         task: TaskId,
         job: JobId,
@@ -67,17 +73,8 @@ pub enum What {
         user: UserId,
         change: UserChange,
     },
-    Resource {
-        resource: ResourceId,
-        machine: Option<MachineId>,
-        change: ResourceChange,
-    },
     LevelRaised {
         level: u32,
-    },
-    Cron {
-        cron: CronId,
-        change: CronChange,
     },
     Token {
         token: TokenId,
@@ -89,30 +86,6 @@ pub enum What {
     },
     /// The masters' configuration grants users other limits.
     BoundsChanged,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum CronChange {
-    Added,
-    Updated {
-        version: u32,
-    },
-    Removed,
-    /// The slot's run was submitted.
-    Fired {
-        slot: Time,
-        job: JobId,
-    },
-    /// The slot has no run: the last one still goes on.
-    Skipped {
-        slot: Time,
-    },
-    /// The slot's run was not admitted; the rejection of the job says why.
-    Rejected {
-        slot: Time,
-    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -209,6 +182,14 @@ pub enum TaskChange {
         machine: MachineId,
         exit: ExitClass,
     },
+    /// Runs on where it is, and holds room on this machine as well.
+    HoldReserved {
+        machine: MachineId,
+    },
+    /// Holds that room no longer.
+    HoldReleased {
+        machine: MachineId,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -301,15 +282,4 @@ pub enum UserChange {
     QuotaRecovered {
         band: Band,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ResourceChange {
-    Created,
-    CapacityChanged { capacity: u64 },
-    Renewed,
-    RemovedFromMachine,
-    Deleted,
 }

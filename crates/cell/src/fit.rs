@@ -60,7 +60,7 @@ pub fn misfit(
         .or_else(|| static_ports(candidate.spec, load))
         .or_else(|| dynamic_ports(candidate.spec, row, load))
         .or_else(|| choose_devices(&row.spec.devices, load, &candidate.spec.task.devices).err())
-        .or_else(|| named(candidate.spec, row, load))
+        .or_else(|| named(state, candidate.spec, machine, load))
         .or_else(|| full(state, load))
         .or_else(|| room(state, candidate, row, load, alloc))
         .or_else(|| short(candidate.spec, row))
@@ -110,7 +110,7 @@ fn alloc_member(
             let is_alloc = state.spec_of(row).is_some_and(|spec| spec.kind == JobKind::AllocSet);
             let member = is_alloc
                 && state.job_named(set) == Some(row.job)
-                && row.machine == Some(machine)
+                && row.machine() == Some(machine)
                 && row.state.holds_resources();
             (!member).then_some(Misfit::NoAllocHere)
         }
@@ -342,9 +342,9 @@ pub fn devices_granted(
     true
 }
 
-fn named(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Misfit> {
+fn named(state: &State, spec: &JobSpec, machine: MachineId, load: &MachineLoad) -> Option<Misfit> {
     spec.task.named.iter().find_map(|ask| {
-        let capacity = row.named_capacity(&ask.name);
+        let capacity = state.named_capacity(machine, &ask.name);
         if capacity == UNBOUNDED {
             return None;
         }

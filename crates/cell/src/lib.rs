@@ -6,6 +6,7 @@
 //! **Invariant:** nothing here reads a clock, a file, a socket or a random source, starts a thread,
 //! or iterates in hash order. Time, choices and ids of choice arrive inside commands.
 
+pub mod actor;
 pub mod admit;
 mod after;
 pub mod apply;
@@ -13,9 +14,9 @@ pub mod blob;
 pub mod bounds;
 pub mod change;
 pub mod command;
+pub mod components;
 pub mod constraint;
 pub mod credential;
-pub mod cron;
 #[cfg(feature = "schema")]
 pub mod described;
 pub mod desired;
@@ -23,11 +24,11 @@ pub mod device;
 pub mod disruption;
 mod edit;
 pub mod encode;
-pub mod ephemeral;
 pub mod event;
 pub mod field;
 pub mod fit;
 pub mod health;
+pub mod hold;
 pub mod id;
 pub mod invariant;
 pub mod isolation;
@@ -56,7 +57,9 @@ pub mod tables;
 pub mod task;
 pub mod units;
 
-pub use cellwright_rows::{index, name, table, time};
-pub use command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
+pub use actor::Actor;
+pub use cellwright_rows::{index, name, sorted, table, time};
+pub use command::{Command, Done, Entry, Request, RequestId, Verdict};
+pub use components::{cron, ephemeral};
 pub use event::{Event, What};
 pub use state::State;

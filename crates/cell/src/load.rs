@@ -16,7 +16,8 @@ use crate::task::{Fate, TaskState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is held on one machine. Inner tasks of allocs appear in `tasks` and `ports` only.
+/// What is held on one machine. Inner tasks of allocs appear in `tasks`,
+/// `held_for` and `ports` only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineLoad {
     /// Limits of prod tasks and allocs: what prod is placed by.
@@ -25,8 +26,11 @@ pub struct MachineLoad {
     pub reserved: Resources,
     /// Limits of all, for reports.
     pub limits: Resources,
-    /// Everything bound to the machine, stopping ones too, sorted.
+    /// Everything that is on the machine, stopping ones too, sorted.
     pub tasks: Vec<TaskId>,
+    /// Tasks that run elsewhere and hold room here, sorted. Nothing of them is here; in every sum
+    /// they count like those that are.
+    pub held_for: Vec<TaskId>,
     /// How many of `tasks` are on their way out and hold nothing any more.
     pub leaving: u32,
     /// Ports in use and by whom, sorted. Ports of stopping tasks have passed on.
@@ -57,10 +61,11 @@ impl MachineLoad {
             || !self.full_allocs.is_empty()
     }
 
-    /// Tasks that hold something here, those inside allocs too.
+    /// Tasks that hold something here, those inside allocs and those that run elsewhere too.
     #[must_use]
     pub fn holders(&self) -> u64 {
-        (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving))
+        let here = (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving));
+        here + self.held_for.len() as u64
     }
 
     #[must_use]
@@ -86,6 +91,8 @@ pub struct AllocLoad {
     pub reserved: Resources,
     /// Sorted; stopping ones too.
     pub tasks: Vec<TaskId>,
+    /// Tasks that run in another alloc and hold room in this one, sorted.
+    pub held_for: Vec<TaskId>,
 }
 
 impl AllocLoad {
@@ -108,7 +115,8 @@ pub struct JobLoad {
     pub finished: u32,
     pub failed: u32,
     pub killed: u32,
-    /// Tasks that hold resources, per machine. Kept only for jobs with spread limits.
+    /// Holds of tasks, per machine: one that holds room in two places counts in both. Kept only for
+    /// jobs with spread limits.
     pub on_machine: Arc<BTreeMap<MachineId, u32>>,
     pub in_rack: Arc<BTreeMap<Token, u32>>,
     pub in_power: Arc<BTreeMap<Token, u32>>,

@@ -142,8 +142,6 @@ pub struct Machine {
     /// Packages the agent says are installed.
     pub packages: BTreeSet<PackageRef>,
     pub retained: Vec<Retained>,
-    /// Capacity of ephemeral resources here, sorted by name; all have a namespace.
-    pub ephemeral: Vec<NamedAmount>,
     /// Holds more than it can; somebody must be evicted.
     /// Invariant: true exactly when [`crate::load::MachineLoad::exceeds`] says so.
     pub over_committed: bool,
@@ -178,10 +176,11 @@ impl Machine {
         }
     }
 
-    /// Capacity of a named resource here: operator-given or ephemeral, zero when unknown.
+    /// Operator-given capacity of a named resource, zero when unknown. With ephemeral ones:
+    /// [`crate::state::State::named_capacity`].
     #[must_use]
-    pub fn named_capacity(&self, name: &ResourceName) -> u64 {
-        let list = if name.namespace.is_some() { &self.ephemeral } else { &self.spec.named };
+    pub(crate) fn given_capacity(&self, name: &ResourceName) -> u64 {
+        let list = &self.spec.named;
         list.binary_search_by(|a| a.name.cmp(name)).map_or(0, |at| list[at].amount)
     }
 }

@@ -12,6 +12,9 @@
 //! for log savers does not, nobody is named: the disk comes back by itself. Named resources whose
 //! capacity fell below their use oblige nobody: their holders stay.
 //!
+//! Only those are named who are there: room that is held for a task that runs elsewhere is given up
+//! by the command that made the excess, before anybody has to leave (`crate::apply`).
+//!
 //! Rejected: the smallest set by count. It would evict one batch task where two best-effort tasks
 //! suffice, and a priority is a promise about order.
 
@@ -124,7 +127,7 @@ fn holders(state: &State, machine: MachineId, alloc: Option<TaskId>) -> Vec<Hold
     let holder = |id: &TaskId| {
         let task: &Task = state.tasks().get(*id)?;
         let spec = state.spec_of(task)?;
-        (task.state.holds_resources() && task.alloc == alloc).then(|| Holder {
+        (task.state.holds_resources() && task.alloc() == alloc).then(|| Holder {
             id: *id,
             priority: spec.priority,
             limits: spec.limits_of(task.index),

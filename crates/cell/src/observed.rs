@@ -4,7 +4,8 @@
 //! The comparison is with the replicated state and not with the agent's last report: so what was
 //! forwarded and got lost is simply found again, and any replica can compare. What the state does
 //! not want on the machine (unknown tasks, earlier attempts) makes no difference here: the agent
-//! kills it because it is not in its orders.
+//! kills it because it is not in its orders. Nor does room that is reserved for a task that runs
+//! elsewhere: nothing of it is there, and nobody is asked about it.
 
 use crate::command::{Observed, TaskReport};
 use crate::id::{MachineId, TaskId};
@@ -74,7 +75,7 @@ pub fn differences(
         let attempt = task.attempt;
         let news = difference(task, is_alloc, seen.get(&(*id, attempt)).copied());
         let reports = news.into_iter().map(|what| TaskReport { task: *id, attempt, what });
-        found.extend(reports.map(|report| (task.alloc.is_none(), report)));
+        found.extend(reports.map(|report| (task.alloc().is_none(), report)));
     }
     // What is inside an alloc comes before the alloc: with the alloc gone there is nobody left to
     // report on.

@@ -1,6 +1,7 @@
 //! Reasons are data (B17): every refusal and every state change carries one of these, and the CLI,
 //! the console, metrics and explanations all speak from them.
 
+use crate::actor::Actor;
 use crate::bounds::Holding;
 use crate::credential::TokenFlaw;
 use crate::id::{JobId, MachineId, TaskId};
@@ -153,8 +154,9 @@ pub enum Refusal {
     Full(String),
     #[error("level {asked} cannot follow level {found}; allowed: {allowed}")]
     BadLevel { asked: u32, found: u32, allowed: String },
-    #[error("only the cell's own parts may do this; {0} is a user")]
-    SystemOnly(Name),
+    /// `allowed`: who may, or for what this one may.
+    #[error("{command} is not for {actor}; allowed: {allowed}")]
+    WrongActor { actor: Actor, command: String, allowed: String },
     #[error("user {user} does not own the resource namespace {namespace}")]
     ForeignNamespace { user: Name, namespace: Token },
     #[error("there is no periodic job {0}")]
@@ -192,6 +194,8 @@ pub enum Refusal {
     OverBound { user: Name, what: Holding, held: u64, asked: u64, most: u64 },
     #[error("{matching} nodes have that much available, {asked} are asked")]
     TooFewNodes { matching: u64, asked: u64 },
+    #[error("not possible while job {0} is stopping")]
+    JobStopping(JobKey),
 }
 
 /// Bytes of each text in a refusal. It may quote what was sent, and is kept with the answer.
@@ -339,4 +343,6 @@ reasons! {
     MachineShort(Dimension) = "machine-short";
     /// This one, for which it waited, did not end as required.
     NeededFailed { job: JobId } = "dependency-failed";
+    /// The task for which room was held no longer runs as it did.
+    NoLongerRuns = "no-longer-runs";
 }

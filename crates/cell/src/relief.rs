@@ -45,7 +45,7 @@ fn victim(state: &State, machine: MachineId, dimension: Dimension) -> Option<Tas
         };
         let may = task.state.holds_resources()
             && !spec.priority.is_prod()
-            && task.alloc.is_none_or(stays);
+            && task.alloc().is_none_or(stays);
         let uses = match spec.kind {
             JobKind::Tasks => used(state, task, dimension),
             JobKind::AllocSet => used_inside(state, *id, dimension),

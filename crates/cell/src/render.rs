@@ -5,14 +5,12 @@
 //! A row that is gone has no name any more; it is then called by its number (`task#7`), but for the
 //! machine of a task, of which it is said that it is gone.
 
-use crate::command::{Done, Verdict};
+use crate::command::{Became, Done, Verdict};
 use crate::credential::TokenKind;
-use crate::cron::schedule::stamp;
 use crate::event::{
-    BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
-    TokenChange, UserChange, What,
+    BlobChange, Event, JobChange, MachineChange, TaskChange, TokenChange, UserChange, What,
 };
-use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::reason::{Misfit, Reason, Refusal};
 use crate::spec::Domain;
 use crate::state::State;
@@ -25,6 +23,7 @@ use crate::units::{counted, times};
 pub fn event(state: &State, event: &Event) -> String {
     let why = reason(state, &event.reason);
     match &event.what {
+        What::Component(event) => format!("{}: {why}", event.as_component().sentence(state)),
         What::Task { job, index, change, .. } => {
             let how = how_given_up(state, *change, &event.reason);
             let change = task_change(state, *change);
@@ -42,16 +41,8 @@ pub fn event(state: &State, event: &Event) -> String {
         What::User { user, change } => {
             format!("{} {}: {why}", user_name(state, *user), user_change(*change))
         }
-        What::Resource { resource, machine, change } => {
-            let place = machine.map(|m| format!(" on {}", machine_name(state, m)));
-            let (name, place) = (resource_name(state, *resource), place.unwrap_or_default());
-            format!("{name}{place} {}: {why}", resource_change(*change))
-        }
         What::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
         What::BoundsChanged => format!("limits for each user changed: {why}"),
-        What::Cron { cron, change } => {
-            format!("{} {}: {why}", cron_name(state, *cron), cron_change(state, *change))
-        }
         What::Token { token, change } => {
             format!("{} {}: {why}", token_name(state, *token), token_change(*change))
         }
@@ -71,12 +62,23 @@ pub fn verdict(state: &State, verdict: &Verdict) -> String {
         Ok(Done::Revoked(tokens)) => {
             format!("done, {} revoked", counted(u64::from(*tokens), "token"))
         }
+        Ok(Done::Job { became, version, closed }) => job_applied(*became, *version, *closed),
         Ok(Done::Partly(refused)) => {
             let item = |(at, why): &(u32, Refusal)| format!("item {at}: {}", refusal(state, why));
             let list: Vec<String> = refused.iter().map(item).collect();
             format!("done in part; refused: {}", list.join("; "))
         }
         Err(why) => format!("refused: {}", refusal(state, why)),
+    }
+}
+
+fn job_applied(became: Became, version: u32, closed: Option<u32>) -> String {
+    let first = closed.map(|closed| format!("update closed at version {closed}, then "));
+    let first = first.unwrap_or_default();
+    match became {
+        Became::Created => format!("created at version {version}"),
+        Became::Updated => format!("{first}being updated to version {version}"),
+        Became::Unchanged => format!("nothing to do, it is at version {version}"),
     }
 }
 
@@ -206,6 +208,7 @@ pub fn reason_coded(code: &str) -> &str {
         "slot-due" => "its time has come",
         "last-run-active" => "the last run still goes on",
         "machine-short" => "the machine is short, and throttling did not help",
+        "no-longer-runs" => "the task it is for does not run as it did",
         "quota" => "over quota",
         newer => newer,
     }
@@ -349,6 +352,10 @@ fn task_change(state: &State, change: TaskChange) -> String {
         }
         TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
         TaskChange::Left { machine, notice } => format!("left {}, {}", at(machine), notice.words()),
+        TaskChange::HoldReserved { machine } => format!("holds room on {} as well", at(machine)),
+        TaskChange::HoldReleased { machine } => {
+            format!("holds no room on {} any more", at(machine))
+        }
         TaskChange::NotSaved { machine } => {
             format!("what it left on {} was never saved and is gone", at(machine))
         }
@@ -412,30 +419,6 @@ fn user_change(change: UserChange) -> String {
     }
 }
 
-fn resource_change(change: ResourceChange) -> String {
-    match change {
-        ResourceChange::Created => "created".into(),
-        ResourceChange::CapacityChanged { capacity: u64::MAX } => "is now unbounded".into(),
-        ResourceChange::CapacityChanged { capacity } => format!("has now {capacity}"),
-        ResourceChange::Renewed => "renewed".into(),
-        ResourceChange::RemovedFromMachine => "gone".into(),
-        ResourceChange::Deleted => "deleted".into(),
-    }
-}
-
-fn cron_change(state: &State, change: CronChange) -> String {
-    match change {
-        CronChange::Added => "added".into(),
-        CronChange::Updated { version } => format!("changed to version {version}"),
-        CronChange::Removed => "removed".into(),
-        CronChange::Fired { slot, job } => {
-            format!("of {} runs as {}", stamp(slot), job_name(state, job))
-        }
-        CronChange::Skipped { slot } => format!("of {} skipped", stamp(slot)),
-        CronChange::Rejected { slot } => format!("of {} does not run", stamp(slot)),
-    }
-}
-
 fn token_change(change: TokenChange) -> &'static str {
     match change {
         TokenChange::Added => "added",
@@ -473,7 +456,7 @@ fn domain_name(domain: Domain) -> &'static str {
     }
 }
 
-fn job_name(state: &State, job: JobId) -> String {
+pub(crate) fn job_name(state: &State, job: JobId) -> String {
     state.job_key(job).map_or_else(|| format!("job#{}", job.0), |key| key.to_string())
 }
 
@@ -487,11 +470,6 @@ pub fn machine_name(state: &State, machine: MachineId) -> String {
 fn user_name(state: &State, user: UserId) -> String {
     let row = state.users().get(user);
     row.map_or_else(|| format!("user#{}", user.0), |row| format!("user {}", row.name))
-}
-
-fn cron_name(state: &State, cron: CronId) -> String {
-    let key = state.cron_key(cron);
-    key.map_or_else(|| format!("cron#{}", cron.0), |key| format!("periodic job {key}"))
 }
 
 fn token_name(state: &State, token: TokenId) -> String {
@@ -508,11 +486,6 @@ fn token_name(state: &State, token: TokenId) -> String {
 fn blob_name(state: &State, blob: BlobId) -> String {
     let row = state.blobs().get(blob);
     row.map_or_else(|| format!("package#{}", blob.0), |row| format!("package {}", row.short()))
-}
-
-fn resource_name(state: &State, resource: ResourceId) -> String {
-    let row = state.resources().get(resource);
-    row.map_or_else(|| format!("resource#{}", resource.0), |row| row.name.to_string())
 }
 
 #[cfg(test)]

@@ -366,13 +366,13 @@ mod tests {
         assert_eq!(windows.look_up(&ubar, id(1), 5), Seen::Before(Ok(Done::Applied)));
         assert_eq!(windows.look_up(&ubar, id(1), 6), Seen::Refused(Refusal::RequestIdReused));
         assert_eq!(windows.look_up(&ufoo, id(1), 5), Seen::New);
-        assert_eq!(windows.look_up(&Actor::System, id(1), 6), Seen::New);
+        assert_eq!(windows.look_up(&Actor::Operator, id(1), 6), Seen::New);
     }
 
     #[test]
     fn only_what_left_the_window_is_too_old() {
         let mut windows = Windows::default();
-        let by = Actor::System;
+        let by = Actor::Operator;
         let id = |sequence| RequestId { client: 7, sequence };
         let mut answer = |sequence| {
             windows.remember(&by, id(sequence), done(5), Time(1), MOST);
@@ -397,17 +397,17 @@ mod tests {
             let id = RequestId { client, sequence: 1 };
             windows.remember(by, id, done(5), Time(at), MOST);
         };
-        let knows = |windows: &Windows, client| windows.get(&(Actor::System, client)).is_some();
+        let knows = |windows: &Windows, client| windows.get(&(Actor::Operator, client)).is_some();
         answer(&mut windows, &other, 0, 1);
         for client in 0..MAX_WINDOWS as u64 {
-            answer(&mut windows, &Actor::System, client, 10 + client);
+            answer(&mut windows, &Actor::Operator, client, 10 + client);
         }
         // Heard again: no longer the one silent longest.
-        answer(&mut windows, &Actor::System, 0, 9_000);
+        answer(&mut windows, &Actor::Operator, 0, 9_000);
         assert_eq!(windows.len(), MAX_WINDOWS + 1);
         // In one moment with all that follow, so that only the new one is safe.
         for client in [90_000, 80_000, 70_000] {
-            answer(&mut windows, &Actor::System, client, 9_000);
+            answer(&mut windows, &Actor::Operator, client, 9_000);
             assert!(knows(&windows, client));
         }
         assert_eq!(windows.len(), MAX_WINDOWS + 1);

@@ -68,7 +68,7 @@ pub(crate) fn orders(state: &State, machine: MachineId) -> Vec<DesiredTask> {
         let task = state.tasks().get(entry.task);
         task.is_some_and(|task| {
             task.attempt == entry.attempt
-                && task.machine == Some(machine)
+                && task.machine() == Some(machine)
                 && task.state.on_machine()
         })
     };

@@ -5,22 +5,21 @@
 
 use crate::blob::Blob;
 use crate::bounds::Bounds;
+use crate::components::Components;
 use crate::credential::{AccessToken, PartKind, TokenKind};
-use crate::cron::Cron;
-use crate::ephemeral::{Namespace, ResourceRow};
-use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::index::Index;
 use crate::job::{Job, JobOutcome, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
 use crate::name::{JobKey, Name, Token};
-use crate::named::ResourceName;
 use crate::quota::User;
 use crate::replay::Windows;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
+use crate::table::Key;
 use crate::table::Table;
-use crate::tables::each_table;
+use crate::tables::{RowRef, TableName, TableRow, each_table};
 use crate::task::Task;
 use crate::time::Time;
 use std::collections::BTreeSet;
@@ -37,6 +36,8 @@ pub const LEVEL: u32 = if cfg!(test) { 2 } else { 1 };
 
 #[derive(Clone, Debug)]
 pub struct State {
+    /// Parts that keep their rows, and what is derived from them, to themselves.
+    pub(crate) components: Components,
     // Saved and hashed.
     pub(crate) level: u32,
     pub(crate) now: Time,
@@ -45,8 +46,6 @@ pub struct State {
     pub(crate) jobs: Table<JobId, Job>,
     pub(crate) tasks: Table<TaskId, Task>,
     pub(crate) users: Table<UserId, User>,
-    pub(crate) resources: Table<ResourceId, ResourceRow>,
-    pub(crate) crons: Table<CronId, Cron>,
     pub(crate) tokens: Table<TokenId, AccessToken>,
     pub(crate) blobs: Table<BlobId, Blob>,
     pub(crate) windows: Windows,
@@ -62,17 +61,8 @@ pub struct State {
     pub(crate) machine_names: Index<Name, MachineId>,
     pub(crate) user_names: Index<Name, UserId>,
     pub(crate) job_names: Index<(UserId, Name), JobId>,
-    pub(crate) resource_names: Index<ResourceName, ResourceId>,
-    pub(crate) cron_names: Index<(UserId, Name), CronId>,
     pub(crate) token_names: Index<Name, TokenId>,
     pub(crate) blob_names: Index<Token, BlobId>,
-    /// Whose a namespace of ephemeral resources is, and how many it has.
-    pub(crate) namespaces: Index<Token, Namespace>,
-    /// Ephemeral resources by owner.
-    pub(crate) resource_counts: Index<Option<UserId>, u64>,
-    /// Machines that have some capacity of a resource, so that what concerns one resource costs
-    /// its machines and not all.
-    pub(crate) resource_machines: Index<ResourceId, Arc<BTreeSet<MachineId>>>,
     /// Jobs deferred until the key has ended.
     pub(crate) dependents: Index<JobId, BTreeSet<JobId>>,
     /// Vacant task rows; the smallest is used next, so that replicas agree after a reload.
@@ -84,6 +74,7 @@ pub struct State {
 impl Default for State {
     fn default() -> Self {
         State {
+            components: Components::default(),
             level: 1,
             now: Time::ZERO,
             bounds: Bounds::default(),
@@ -91,8 +82,6 @@ impl Default for State {
             jobs: Table::default(),
             tasks: Table::default(),
             users: Table::default(),
-            resources: Table::default(),
-            crons: Table::default(),
             tokens: Table::default(),
             blobs: Table::default(),
             windows: Windows::default(),
@@ -105,13 +94,8 @@ impl Default for State {
             machine_names: Index::default(),
             user_names: Index::default(),
             job_names: Index::default(),
-            resource_names: Index::default(),
-            cron_names: Index::default(),
             token_names: Index::default(),
             blob_names: Index::default(),
-            namespaces: Index::default(),
-            resource_counts: Index::default(),
-            resource_machines: Index::default(),
             dependents: Index::default(),
             vacant_tasks: Arc::default(),
             capacity: Resources::ZERO,
@@ -156,12 +140,6 @@ impl State {
     pub fn users(&self) -> &Table<UserId, User> {
         &self.users
     }
-    pub fn resources(&self) -> &Table<ResourceId, ResourceRow> {
-        &self.resources
-    }
-    pub fn crons(&self) -> &Table<CronId, Cron> {
-        &self.crons
-    }
     pub fn tokens(&self) -> &Table<TokenId, AccessToken> {
         &self.tokens
     }
@@ -197,18 +175,6 @@ impl State {
     pub fn job_named(&self, key: &JobKey) -> Option<JobId> {
         let user = self.user_named(&key.user)?;
         self.job_names.get(&(user, key.job.clone())).copied()
-    }
-    pub fn resource_named(&self, name: &ResourceName) -> Option<ResourceId> {
-        self.resource_names.get(name).copied()
-    }
-    /// The machines that have some of this resource, by id.
-    pub fn machines_with(&self, resource: ResourceId) -> impl Iterator<Item = MachineId> {
-        self.resource_machines.get(&resource).into_iter().flat_map(|set| set.iter().copied())
-    }
-    /// A periodic job by its owner and name.
-    pub fn cron_named(&self, key: &JobKey) -> Option<CronId> {
-        let user = self.user_named(&key.user)?;
-        self.cron_names.get(&(user, key.job.clone())).copied()
     }
     pub fn token_named(&self, id: &Name) -> Option<TokenId> {
         self.token_names.get(id).copied()
@@ -261,11 +227,38 @@ impl State {
         needed.filter_map(|after| self.job_named(&after.job)).find(failed)
     }
 
-    /// `user/name` of a periodic job, for people.
-    pub fn cron_key(&self, cron: CronId) -> Option<JobKey> {
-        let row = self.crons.get(cron)?;
-        let user = self.users.get(row.user)?.name.clone();
-        Some(JobKey { user, job: row.spec.name.clone() })
+    /// What people call a row, while it is there; `None` of one that has no name.
+    pub fn row_name(&self, row: RowRef) -> Option<String> {
+        let (state, slot) = (self, row.slot as usize);
+        macro_rules! name {
+            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+                at $($place:ident).+;)*) => {
+                match row.table {
+                    $(TableName::$variant => {
+                        state.$($place).+.get(<$id>::from_slot(slot))?.name(state)
+                    })*
+                    TableName::Windows => None,
+                }
+            };
+        }
+        each_table!(name)
+    }
+
+    /// All rows of a table.
+    pub fn rows_of(&self, table: TableName) -> Vec<RowRef> {
+        let state = self;
+        macro_rules! list {
+            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+                at $($place:ident).+;)*) => {
+                match table {
+                    $(TableName::$variant => {
+                        state.$($place).+.iter().map(|(id, _)| RowRef::from(id)).collect()
+                    })*
+                    TableName::Windows => Vec::new(),
+                }
+            };
+        }
+        each_table!(list)
     }
 
     /// Hash over everything saved; equal on replicas of one build that applied the same entries.
@@ -283,10 +276,17 @@ impl State {
         ];
         let tables = &mut *self;
         macro_rules! hash {
-            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+                at $($place:ident).+;)*) => {
                 $(
-                    parts.push(tables.$field.slots() as u64);
-                    parts.push(tables.$field.hash(&mut scratch));
+                    let table = &mut tables.$($place).+;
+                    // One that was never used adds nothing: a build that has it agrees with one
+                    // that does not, until there is a row.
+                    if table.slots() > 0 {
+                        parts.push(xxhash_rust::xxh3::xxh3_64($word.as_bytes()));
+                        parts.push(table.slots() as u64);
+                        parts.push(table.hash(&mut scratch));
+                    }
                 )*
             };
         }

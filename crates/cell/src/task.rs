@@ -5,6 +5,7 @@
 //! successor waits until the machine has seen it gone.
 
 use crate::device::DeviceGrant;
+use crate::hold::{Hold, Holds};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::name::Name;
 use crate::plan::Victim;
@@ -242,12 +243,9 @@ pub struct Task {
     pub attempt: u32,
     /// Version of the job's spec this task runs, or will run.
     pub version: u32,
-    /// Invariant: `Some` exactly when `state.on_machine()`.
-    pub machine: Option<MachineId>,
-    /// The alloc it is in. Invariant: `Some` exactly when on a machine and its job has an alloc
-    /// set.
-    pub alloc: Option<TaskId>,
-    pub grant: Option<Arc<Grant>>,
+    /// Where it is, and where room is kept for it besides. Invariant: empty unless
+    /// `state.on_machine()`; a reservation beside the primary hold only while it runs.
+    pub holds: Holds,
     /// Logged reservation, or what a placement will reserve: the limits unless something better is
     /// known. Invariant: at most the limits, at least the disk it must retain.
     pub reservation: Resources,
@@ -273,13 +271,42 @@ impl Task {
         self.crashed_on.iter().any(|p| p.machine == machine && counts(p))
     }
 
+    /// The hold in which it runs.
     #[must_use]
-    pub fn ports(&self) -> &[u16] {
-        self.grant.as_ref().map_or(&[], |g| &g.ports)
+    #[inline]
+    pub fn primary(&self) -> Option<&Hold> {
+        self.holds.primary()
     }
 
+    /// The machine it runs on. Room kept elsewhere is among its [`Task::holds`].
+    #[must_use]
+    #[inline]
+    pub fn machine(&self) -> Option<MachineId> {
+        self.primary().map(|hold| hold.machine)
+    }
+
+    /// The alloc it runs in.
+    #[must_use]
+    #[inline]
+    pub fn alloc(&self) -> Option<TaskId> {
+        self.primary().and_then(|hold| hold.alloc)
+    }
+
+    /// What was handed to it where it runs.
+    #[must_use]
+    pub fn grant(&self) -> Option<&Arc<Grant>> {
+        self.primary().and_then(|hold| hold.grant.as_ref())
+    }
+
+    /// Ports where it runs.
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        self.primary().map_or(&[], Hold::ports)
+    }
+
+    /// Devices where it runs.
     #[must_use]
     pub fn devices(&self) -> &[DeviceGrant] {
-        self.grant.as_ref().map_or(&[], |g| &g.devices)
+        self.primary().map_or(&[], Hold::devices)
     }
 }

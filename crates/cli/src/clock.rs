@@ -4,5 +4,5 @@
 use cellwright_cell::time::Time;
 
 pub fn now() -> Time {
-    cellwright_api::clock::wall()
+    cellwright_identity::clock::wall()
 }

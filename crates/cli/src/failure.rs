@@ -6,7 +6,7 @@ use crate::table::wrapped;
 use cellwright_agent::identity::IdentityError;
 use cellwright_agent::main_loop::AgentError;
 use cellwright_api::client::ClientError;
-use cellwright_master::serve::ServeError;
+use cellwright_gateway::serve::ServeError;
 use cellwright_sim::convert::ConvertError;
 use cellwright_sim::experiment::arrivals::ArrivalError;
 use cellwright_sim::experiment::compact::CompactError;

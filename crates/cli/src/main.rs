@@ -20,7 +20,7 @@ mod visible;
 mod watch;
 
 use cellwright_agent::session;
-use cellwright_agent::shim::enter::ENTER;
+use cellwright_agent::shim;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use commands::Success;
 use failure::Failure;
@@ -148,15 +148,12 @@ fn is_watched(matches: &ArgMatches) -> bool {
     }
 }
 
-/// `cell shim FOLDER` and the processes of sessions, which only agents type, `cell shim --enter …`,
-/// which only shims do, and the evaluator of job files, which only commands that read them start.
+/// Shims where `cell-shim` is not installed, and the processes of sessions, which only agents type,
+/// and the evaluator of job files, which only commands that read them start.
 fn part_of_another() -> Option<ExitCode> {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match &words[..] {
-        [verb, enter, program @ ..] if verb == "shim" && enter == ENTER => {
-            Some(cellwright_agent::shim::enter::enter(program))
-        }
-        [verb, folder] if verb == "shim" => Some(cellwright_agent::shim::run(folder.as_ref())),
+        [verb, ..] if verb == shim::VERB => shim::called(&words),
         [verb] if verb == session::HELPER => Some(session::helper::run()),
         [verb] if verb == cellwright_lang::CHILD => Some(cellwright_lang::run_child()),
         [verb, words @ ..] if verb == session::LEADER => Some(session::leader::run(words)),

@@ -6,7 +6,7 @@ use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts, default_path};
 use cellwright_api::masters::MastersFile;
 use cellwright_cell::name::Name;
-use cellwright_master::serve::OPEN_USER;
+use cellwright_gateway::serve::OPEN_USER;
 use clap::Args;
 use std::env;
 use std::path::{Path, PathBuf};

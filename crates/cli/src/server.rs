@@ -22,7 +22,8 @@ const INTERRUPTED: u8 = 130;
 /// say once (`master/src/announce.rs`, `http_peers.rs`); what it cannot recover from ends the
 /// process by another way.
 const LOGGED: &str = "warn,openraft=off,cellwright_agent=info,cellwright_master=info,\
-                      cellwright_package=info,cellwright_scheduler=info,cellwright_store=info";
+                      cellwright_gateway=info,cellwright_package=info,\
+                      cellwright_scheduler=info,cellwright_store=info";
 
 /// For a command that asks and prints.
 pub fn ask<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {

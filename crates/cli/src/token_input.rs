@@ -5,8 +5,8 @@
 
 use crate::failure::Failure;
 use cellwright_api::context::read_private;
-use cellwright_api::enroll::JoinToken;
-use cellwright_api::secret::Secret;
+use cellwright_identity::enroll::JoinToken;
+use cellwright_identity::secret::Secret;
 use clap::Args;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::ffi::OsString;

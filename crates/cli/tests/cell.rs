@@ -307,7 +307,7 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     assert_eq!(again.status.code(), Some(1), "a token is good once");
 
     let audit = said(&[&mine[..], &["audit", "--caller", "admin"]].concat());
-    assert!(audit.contains("user/admin: add user ann: done"), "{audit}");
+    assert!(audit.contains("user:admin: add user ann: done"), "{audit}");
     let refused = cell(&["--contexts", &anns, "audit"]);
     assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
     let tokens = said(&[&mine[..], &["token", "ls", "--user", "ann"]].concat());
@@ -579,6 +579,10 @@ fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
     let status = said(&[&mine[..], &["master", "status"]].concat());
     assert!(status.starts_with("nobody leads, term "), "{status}");
     assert!(status.contains("\nalarm no leader for "), "{status}");
+    let told = json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
+    let alarm = &told["alarms"][0];
+    assert_eq!((&alarm["kind"], &told["leader"]), (&"no_leader".into(), &().into()), "{told}");
+    assert!(alarm["message"].as_str().unwrap().starts_with("no leader for "), "{told}");
     let two = second.start();
     stands(&mine, 0, "cell at");
 
@@ -606,7 +610,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let here = ["--data-dir", data.as_str()];
     let log = json(&[&["checkpoint", "log", "-o", "json"], &here[..]].concat());
     let entries = log.as_array().unwrap();
-    let submitted = entries.iter().find(|entry| entry["commands"]["submit_job"] == 1).unwrap();
+    let submitted = entries.iter().find(|entry| entry["commands"]["apply_job"] == 1).unwrap();
     assert_eq!((&submitted["requests"], &submitted["refused"]), (&1.into(), &0.into()));
     let index = submitted["index"].as_u64().unwrap();
 

@@ -16,10 +16,11 @@ use crate::lease::{LaneName, Leases, TooManyLanes};
 use crate::liveness::Liveness;
 use crate::settings::Settings;
 use cellwright_api::internal::{Difference, LinkForward};
-use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::command::{Actor, Command, ControllerName, Request};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::Name;
 use cellwright_cell::saver::{SaverEnd, Saving};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
@@ -205,20 +206,16 @@ impl Core {
     }
 
     /// Commands of the core itself: nobody waits for them, and they are never behind users.
-    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut commands: Vec<Command>) {
+    fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut requests: Vec<Request>) {
         if self.full.is_some() {
-            commands.retain(Command::makes_room);
+            requests.retain(|request| request.command.makes_room());
         }
-        if commands.is_empty() {
+        if requests.is_empty() {
             if ticket == Some(CONTROLLERS) {
                 self.controlling = 0;
             }
             return;
         }
-        let requests: Vec<Request> = commands
-            .into_iter()
-            .map(|command| Request { by: Actor::System, id: None, command })
-            .collect();
         let bytes = postcard::experimental::serialized_size(&requests).unwrap_or(0);
         // A full lane drops what it is told here: differences and controllers' commands are
         // found again from the state.
@@ -311,8 +308,10 @@ impl Core {
                 continue;
             }
             // Each machine waits in its own queue: one that reports without end delays no other.
-            let origin = reporter(&found, &state);
-            self.enqueue(&origin, None, commands(found, &state));
+            let machine = reporter(&found, &state);
+            let agent = |machine: &Name| Origin::Agent(machine.to_string());
+            let origin = machine.as_ref().map_or(Origin::System, agent);
+            self.enqueue(&origin, None, reported(found, machine, &state));
         }
     }
 
@@ -333,7 +332,8 @@ impl Core {
         let date = self.keep_time(&state, now, outputs);
         let found = self.liveness.step(&state, now.elapsed);
         let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
-        self.enqueue(&Origin::System, None, down.collect());
+        let down = by_controller(ControllerName::Liveness, down.collect());
+        self.enqueue(&Origin::System, None, down);
         let silent = found.silent.into_iter();
         let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
         let skewed = self.skews.0.beyond(self.settings.clocks.bound);
@@ -342,10 +342,10 @@ impl Core {
         outputs.push(Output::Alarms(alarms.collect()));
         if self.controlling == 0 && now.elapsed >= self.next_control {
             self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
-            let commands = self.controllers.step(&state, date, &self.settings.control);
-            self.controlling = commands.len();
+            let requests = self.controllers.step(&state, date, &self.settings.control);
+            self.controlling = requests.len();
             outputs.push(Output::Controllers(self.controllers.given().clone()));
-            self.enqueue(&Origin::System, Some(CONTROLLERS), commands);
+            self.enqueue(&Origin::System, Some(CONTROLLERS), requests);
         }
         self.flush(now, outputs);
     }
@@ -369,27 +369,44 @@ impl Core {
         let leapt = self.dating.take_leapt();
         if leapt || (slowed && now.elapsed >= self.next_stamp) {
             self.next_stamp = Span(now.elapsed.0 + STAMP_EVERY.0);
-            self.enqueue(&Origin::System, None, vec![Command::Expire]);
+            let stamp = by_controller(ControllerName::Expire, vec![Command::Expire]);
+            self.enqueue(&Origin::System, None, stamp);
         }
         date
     }
 }
 
-/// Whose report a difference was seen in.
-fn reporter(found: &Difference, state: &State) -> Origin {
+/// The machine whose report a difference was seen in; nothing for one that has no row any more.
+fn reporter(found: &Difference, state: &State) -> Option<Name> {
     let machine = match found {
-        Difference::Up { machine, .. } => return Origin::Agent(machine.to_string()),
+        Difference::Up { machine, .. } => return Some(machine.clone()),
         Difference::Tasks { machine, .. }
         | Difference::Packages { machine, .. }
         | Difference::Savers { machine, .. }
         | Difference::Shortages { machine, .. } => Some(*machine),
         Difference::Reservations(changes) => {
             let task = changes.first().and_then(|change| state.tasks().get(change.task));
-            task.and_then(|task| task.machine)
+            task.and_then(|task| task.machine())
         }
     };
     let row = machine.and_then(|machine| state.machines().get(machine));
-    row.map_or(Origin::System, |row| Origin::Agent(row.spec.name.to_string()))
+    row.map(|row| row.spec.name.clone())
+}
+
+fn by_controller(name: ControllerName, commands: Vec<Command>) -> Vec<Request> {
+    let request = |command| Request { by: Actor::Controller(name), id: None, command };
+    commands.into_iter().map(request).collect()
+}
+
+/// What a difference asks for, in the name of the machine's agent; of a machine without a row
+/// nothing. What tasks reserve is estimated beside the link from what the agent said they use.
+fn reported(found: Difference, machine: Option<Name>, state: &State) -> Vec<Request> {
+    if matches!(found, Difference::Reservations(_)) {
+        return by_controller(ControllerName::Reclaim, commands(found, state));
+    }
+    let Some(machine) = machine else { return Vec::new() };
+    let request = |command| Request { by: Actor::Agent(machine.clone()), id: None, command };
+    commands(found, state).into_iter().map(request).collect()
 }
 
 /// What a difference seen by a link shard asks of the log.
@@ -438,6 +455,45 @@ fn saver_ended(machine: MachineId, end: SaverEnd) -> Command {
 mod tests {
     use super::*;
 
+    /// What each agent reported stands in the log under its own name, and is accepted there.
+    #[test]
+    fn what_agents_report_is_sent_in_their_own_names() {
+        use crate::controller::testing::{Cell, machine, name};
+        let cell = Cell::with_machines(2);
+        let mut core = Core::new(Settings::default());
+        let (look, mut outputs) = (|| cell.state.clone(), Vec::new());
+        let now = Now { wall: Time(1), elapsed: Span(1) };
+        let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
+        core.step(Input::Role(role), now, &look, &mut outputs);
+        outputs.clear();
+        let packages = |machine| {
+            let machine = MachineId(machine);
+            Difference::Packages { machine, packages: BTreeSet::new() }
+        };
+        let spec = Some(Box::new(machine(7, 100)));
+        let differences = vec![
+            packages(1),
+            packages(99),
+            Difference::Up { machine: name("m7"), incarnation: 1, spec },
+            Difference::Reservations(Vec::new()),
+        ];
+        let (wall, clocks, heard) = (Time(1), Vec::new(), Vec::new());
+        let forward = LinkForward { shard: 1, term: 1, heard, differences, wall, clocks };
+        core.step(Input::Forward(forward), now, &look, &mut outputs);
+        core.flush(now, &mut outputs);
+        let requests = outputs.into_iter().find_map(|output| match output {
+            Output::Propose { requests, .. } => Some(requests),
+            _ => None,
+        });
+        let requests = requests.expect("a batch");
+        let mut senders: Vec<String> = requests.iter().map(|sent| sent.by.to_string()).collect();
+        senders.sort();
+        assert_eq!(senders, ["agent:m1", "agent:m7", "controller:reclaim"]);
+        let entry = cellwright_cell::command::Entry { now: Time(cell.now + 1), requests };
+        let verdicts = cell.state.clone().apply(&entry, &mut Vec::new());
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+    }
+
     /// What a client is told to repeat must not have been done.
     #[test]
     fn what_is_in_the_hands_of_the_log_is_told_apart_from_what_waits() {
@@ -447,7 +503,8 @@ mod tests {
         let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
         core.step(Input::Role(role), now, &look, &mut outputs);
         let ask = |number| {
-            let requests = vec![Request { by: Actor::System, id: None, command: Command::Expire }];
+            let requests =
+                vec![Request { by: Actor::Operator, id: None, command: Command::Expire }];
             let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
             Input::Requests { ticket, origin, bytes: 10, requests }
         };
@@ -468,7 +525,7 @@ mod tests {
         outputs.clear();
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
         let ask = |number, command| {
-            let requests = vec![Request { by: Actor::System, id: None, command }];
+            let requests = vec![Request { by: Actor::Operator, id: None, command }];
             let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
             Input::Requests { ticket, origin, bytes: 10, requests }
         };

@@ -3,10 +3,10 @@
 
 use crate::day::day_of;
 use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table};
-use cellwright_cell::event::{CronChange, Event, JobChange, MachineChange, ResourceChange};
-use cellwright_cell::event::{TaskChange, UserChange, What};
+use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, UserChange, What};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::reason::Reason;
+use cellwright_cell::tables::TableName;
 use cellwright_cell::task::ExitClass;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
@@ -41,9 +41,12 @@ pub(crate) fn learn(fact: &Fact) -> Option<(MachineId, &str)> {
 
 /// The machine an event mentions beside what it is about.
 pub(crate) fn mentions(event: &Event) -> Option<MachineId> {
-    match event.what {
-        What::Task { change, .. } => machine_of(change),
-        What::Resource { machine, .. } => machine,
+    match &event.what {
+        What::Task { change, .. } => machine_of(*change),
+        What::Component(event) => {
+            let row = event.as_component().mentions()?;
+            (row.table == TableName::Machines).then_some(MachineId(row.slot))
+        }
         _ => None,
     }
 }
@@ -97,6 +100,7 @@ pub(crate) fn row(fact: &Fact, machines: &Machines) -> Row {
         ],
     };
     values.extend(rest);
+    values.push(Value::Text(event.by.to_string()));
     Row { table, values }
 }
 
@@ -116,13 +120,12 @@ fn table_of(what: &What) -> &'static Table {
 
 fn kind(what: &What) -> &'static str {
     match what {
+        What::Component(event) => event.as_component().kind(),
         What::Task { .. } => "task",
         What::Job { .. } | What::JobRejected { .. } => "job",
         What::Machine { .. } => "machine",
         What::User { .. } => "user",
-        What::Resource { .. } => "resource",
         What::LevelRaised { .. } | What::BoundsChanged => "cell",
-        What::Cron { .. } => "cron",
         What::Token { .. } => "token",
         What::Blob { .. } => "package",
     }
@@ -143,7 +146,9 @@ fn machine_of(change: TaskChange) -> Option<MachineId> {
         | T::Saved { machine }
         | T::NotSaved { machine }
         | T::Left { machine, .. }
-        | T::GaveUp { machine, .. } => Some(machine),
+        | T::GaveUp { machine, .. }
+        | T::HoldReserved { machine }
+        | T::HoldReleased { machine } => Some(machine),
         T::Submitted
         | T::Released
         | T::Updated
@@ -189,25 +194,9 @@ fn words(what: &What) -> (&'static str, Option<String>) {
         What::JobRejected { refusal, .. } => ("rejected", Some(refusal.to_string())),
         What::Machine { change, .. } => machine_words(*change),
         What::User { change, .. } => user_words(*change),
-        What::Resource { change, .. } => match change {
-            ResourceChange::Created => ("created", None),
-            ResourceChange::CapacityChanged { capacity } => {
-                ("capacity-changed", Some(format!("capacity {capacity}")))
-            }
-            ResourceChange::Renewed => ("renewed", None),
-            ResourceChange::RemovedFromMachine => ("removed-from-machine", None),
-            ResourceChange::Deleted => ("deleted", None),
-        },
+        What::Component(event) => event.as_component().words(),
         What::LevelRaised { level } => ("level-raised", Some(format!("level {level}"))),
         What::BoundsChanged => ("bounds-changed", None),
-        What::Cron { change, .. } => match change {
-            CronChange::Added => ("added", None),
-            CronChange::Updated { version } => ("updated", Some(format!("version {version}"))),
-            CronChange::Removed => ("removed", None),
-            CronChange::Fired { slot, .. } => ("fired", Some(format!("slot {}", slot.0))),
-            CronChange::Skipped { slot } => ("skipped", Some(format!("slot {}", slot.0))),
-            CronChange::Rejected { slot } => ("rejected", Some(format!("slot {}", slot.0))),
-        },
         What::Token { change, .. } => (token_word(*change), None),
         What::Blob { change, .. } => (blob_word(*change), None),
     }
@@ -265,6 +254,8 @@ fn task_word(change: TaskChange) -> &'static str {
         T::Saved { .. } => "saved",
         T::NotSaved { .. } => "not-saved",
         T::Left { .. } => "left",
+        T::HoldReserved { .. } => "hold-reserved",
+        T::HoldReleased { .. } => "hold-released",
     }
 }
 

@@ -62,6 +62,7 @@ const JOB: Column = must("job", Kind::Text, "Name of the job.");
 const EVENT: Column = must("event", Kind::Text, "What happened, as one word.");
 const REASON: Column = must("reason", Kind::Text, "Code of the reason.");
 const DETAIL: Column = may("detail", Kind::Text, "What the words do not say: a version, a count.");
+const ACTOR: Column = must("actor", Kind::Text, "Who acted: user:ann, agent:n1, controller:drain.");
 const TASK_INDEX: Column = must("task_index", Kind::Integer, "Which task of the job.");
 const ATTEMPT: Column = must("attempt", Kind::Integer, "Which run of the task, from 1.");
 const BAND: Column = must("band", Kind::Text, "Priority band of the job.");
@@ -84,6 +85,7 @@ pub const TASK_EVENTS: Table = Table {
         may("exit_class", Kind::Text, "How the run ended: code, signal, out-of-memory ..."),
         may("exit_code", Kind::Integer, "Exit code or number of the signal."),
         DETAIL,
+        ACTOR,
     ],
     indices: &[&["day", "user", "event"], &["user", "job"]],
     unique: &[],
@@ -92,7 +94,7 @@ pub const TASK_EVENTS: Table = Table {
 pub const JOB_EVENTS: Table = Table {
     name: "job_events",
     about: "Every change of a job, refused submissions included.",
-    columns: &[TIME, DAY, LOG_INDEX, POSITION, USER, JOB, EVENT, REASON, DETAIL],
+    columns: &[TIME, DAY, LOG_INDEX, POSITION, USER, JOB, EVENT, REASON, DETAIL, ACTOR],
     indices: &[&["user", "job"]],
     unique: &[],
 };
@@ -109,6 +111,7 @@ pub const MACHINE_EVENTS: Table = Table {
         EVENT,
         REASON,
         DETAIL,
+        ACTOR,
     ],
     indices: &[&["machine"]],
     unique: &[],
@@ -128,6 +131,7 @@ pub const OTHER_EVENTS: Table = Table {
         may("machine", Kind::Text, "Machine a resource is on."),
         REASON,
         DETAIL,
+        ACTOR,
     ],
     indices: &[],
     unique: &[],
@@ -217,6 +221,7 @@ pub const EVENTS: Table = Table {
         may("exit_class", Kind::Text, "How the run ended."),
         may("exit_code", Kind::Integer, "Exit code or number of the signal."),
         DETAIL,
+        ACTOR,
     ],
     indices: &[],
     unique: &[],
@@ -301,9 +306,9 @@ pub fn events_select() -> String {
     let job = "'job', user || '/' || job, user, job, event, NULL";
     let machine = "'machine', machine, NULL, NULL, event, machine";
     let other = "kind, object, NULL, NULL, event, machine";
-    let rest = "reason, NULL, NULL, detail";
+    let rest = "reason, NULL, NULL, detail, actor";
     format!(
-        "SELECT {common}, {task}, reason, exit_class, exit_code, detail FROM task_events
+        "SELECT {common}, {task}, reason, exit_class, exit_code, detail, actor FROM task_events
          UNION ALL SELECT {common}, {job}, {rest} FROM job_events
          UNION ALL SELECT {common}, {machine}, {rest} FROM machine_events
          UNION ALL SELECT {common}, {other}, {rest} FROM other_events"

@@ -3,6 +3,7 @@
 use crate::fold::Fact;
 use crate::query::{Answer, Bounds, Reader, Value};
 use crate::store::{History, Settings, Stretch};
+use cellwright_cell::command::Actor;
 use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, What};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
@@ -44,7 +45,8 @@ pub fn settings() -> Settings {
 }
 
 pub fn fact(index: u64, position: u32, object: &str, at: u64, what: What, reason: Reason) -> Fact {
-    let (object, event) = (object.to_owned(), Event { at: Time(at), what, reason });
+    let (object, event) =
+        (object.to_owned(), Event { at: Time(at), by: Actor::Operator, what, reason });
     Fact { index, position, object, other: None, event }
 }
 

@@ -8,6 +8,7 @@
 //! worst of both; a library crate, which would decide on layouts for us.
 
 mod emptied;
+mod entering;
 mod layout;
 mod name;
 mod settings;
@@ -16,6 +17,7 @@ mod v1;
 mod v2;
 
 pub use cellwright_agent_core::cpus::CpuList;
+pub use entering::ITSELF;
 pub use layout::{Controller, Layout, LayoutKind, Place};
 pub use name::GroupPath;
 pub(crate) use settings::parse_cpus;

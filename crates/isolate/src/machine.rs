@@ -252,6 +252,54 @@ fn milli_cores(quota: u64, period: u64) -> u64 {
     quota.saturating_mul(1000) / period.max(1)
 }
 
+/// CPU time of all processors since the machine was started, in ticks of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuTime {
+    idle: u64,
+    all: u64,
+}
+
+impl CpuTime {
+    /// Thousandths that were idle since; nothing where no time has passed, or the counters of
+    /// the kernel went backwards, as those for waiting for disks may.
+    #[must_use]
+    pub fn idle_permille_since(self, before: CpuTime) -> Option<u64> {
+        let all = self.all.checked_sub(before.all).filter(|all| *all > 0)?;
+        let idle = self.idle.checked_sub(before.idle)?;
+        Some(idle.saturating_mul(1000) / all)
+    }
+}
+
+/// What the processors have done so far.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn cpu_time() -> Result<CpuTime, Error> {
+    let path = Path::new("/proc/stat");
+    read_cpu_time(path, &read(path)?)
+}
+
+fn read_cpu_time(path: &Path, text: &str) -> Result<CpuTime, Error> {
+    let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
+    let counters = line.map(|line| line.split_whitespace().map(str::parse::<u64>));
+    let counters: Option<Vec<u64>> = counters.and_then(|all| all.collect::<Result<_, _>>().ok());
+    // user, nice, system, idle, waiting for a disk, interrupts, soft ones, stolen; then guests,
+    // whose time is in the first two already.
+    match counters.as_deref() {
+        Some([user, nice, system, idle, waiting, rest @ ..]) => {
+            let idle = idle.saturating_add(*waiting);
+            let busy = [*user, *nice, *system].into_iter().chain(rest.iter().take(3).copied());
+            Ok(CpuTime { idle, all: busy.fold(idle, u64::saturating_add) })
+        }
+        _ => Err(Error::Unreadable {
+            path: path.to_owned(),
+            field: "cpu",
+            value: line.unwrap_or("nothing").to_owned(),
+            expected: "at least five numbers of ticks",
+        }),
+    }
+}
+
 /// How much room the machine has this moment, with the disk that `data` lies on.
 ///
 /// # Errors
@@ -278,6 +326,23 @@ pub fn room(data: &Path) -> Result<Room, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_time_is_told_of_what_passed_between_two_looks() {
+        let path = Path::new("stat");
+        let text = |idle: u64| format!("cpu  100 50 30 {idle} 20 5 5 10 7 7\ncpu0 1 2 3 4\n");
+        let at = |idle| read_cpu_time(path, &text(idle)).unwrap();
+        assert_eq!(at(80), CpuTime { idle: 100, all: 300 });
+        assert_eq!(at(180).idle_permille_since(at(80)), Some(1000));
+        assert_eq!(at(80).idle_permille_since(at(80)), None);
+        assert_eq!(at(80).idle_permille_since(at(180)), None);
+        let busier = read_cpu_time(path, "cpu 400 50 30 180 20\n").unwrap();
+        assert_eq!(busier.idle_permille_since(at(80)), Some(263));
+        for wrong in ["", "cpu0 1 2 3 4 5", "cpu 1 2 3 4", "cpu a b c d e"] {
+            assert!(read_cpu_time(path, wrong).is_err(), "{wrong:?}");
+        }
+        cpu_time().unwrap();
+    }
 
     fn scratch(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let base = std::env::temp_dir().join(format!("cellwright-{name}-{}", std::process::id()));

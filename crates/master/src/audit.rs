@@ -13,12 +13,12 @@
 
 mod allowance;
 
-use crate::handle::Caller;
 use crate::segments::{Keep, Segments};
 use allowance::Allowances;
 use cellwright_api::error::code_of;
-use cellwright_cell::command::{Actor, Command, Done, Entry, Verdict};
+use cellwright_cell::command::{Actor, Became, Command, Done, Entry, Verdict};
 use cellwright_cell::credential::TokenKind;
+use cellwright_cell::reason::Refusal;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
 use cellwright_supervise::lock;
@@ -118,13 +118,9 @@ impl AuditLog {
         }
         let asked = entry.requests.iter().zip(verdicts);
         let lines: Vec<Line> = asked
-            .filter(|(request, _)| is_wish(&request.by, &request.command))
+            .filter(|(request, verdict)| is_audited(&request.by, &request.command, verdict))
             .map(|(request, verdict)| {
-                let caller = match &request.by {
-                    Actor::System => "system".to_owned(),
-                    Actor::User(name) => format!("user/{name}"),
-                };
-                line(caller, &request.command, verdict_code(verdict))
+                line(request.by.to_string(), &request.command, verdict_code(verdict))
             })
             .collect();
         let lines = lock(&self.allowances).admit(entry.now, lines);
@@ -238,29 +234,23 @@ pub(crate) fn decode(payload: &[u8]) -> io::Result<Body> {
     postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// How a caller stands in the list.
-#[must_use]
-pub fn caller_text(caller: &Caller) -> String {
-    match caller {
-        Caller::System(part) => format!("system/{part}"),
-        Caller::User(name) => format!("user/{name}"),
-        Caller::Agent(machine) => format!("agent/{machine}"),
-        Caller::Scheduler(name) => format!("scheduler/{name}"),
-        Caller::Replica(name) => format!("master/{name}"),
-        Caller::Anonymous => "anonymous".to_owned(),
+/// Everything that people ask for and that masters say, and of the other parts what they ask of the
+/// public API and what they had no right to. What they do in their daily work stands in the events.
+fn is_audited(by: &Actor, command: &Command, verdict: &Verdict) -> bool {
+    match by {
+        Actor::User(_) | Actor::Operator | Actor::Replica(_) | Actor::Task { .. } => true,
+        Actor::Agent(_) | Actor::Scheduler(_) | Actor::Controller(_) => {
+            let is_public = matches!((by, command), (Actor::Agent(_), Command::Component(_)));
+            is_public || matches!(verdict, Err(Refusal::WrongActor { .. }))
+        }
     }
-}
-
-/// Everything a user asks for, and of the cell's own doing only what lets somebody in.
-fn is_wish(by: &Actor, command: &Command) -> bool {
-    matches!(by, Actor::User(_)) || matches!(command, Command::UseJoinToken { .. })
 }
 
 fn verdict_code(verdict: &Verdict) -> &'static str {
     match verdict {
-        Ok(Done::Unchanged) => "unchanged",
+        Ok(Done::Unchanged | Done::Job { became: Became::Unchanged, .. }) => "unchanged",
         Ok(Done::Partly(_)) => "partly",
-        Ok(Done::Applied | Done::Version(_) | Done::Revoked(_)) => "done",
+        Ok(Done::Applied | Done::Version(_) | Done::Revoked(_) | Done::Job { .. }) => "done",
         Err(refusal) => code_of(refusal).as_str(),
     }
 }
@@ -276,17 +266,16 @@ pub fn describe(command: &Command) -> (&'static str, String) {
     use Command as C;
     let row = |machine: &cellwright_cell::id::MachineId| format!("machine#{}", machine.0);
     match command {
+        C::Component(command) => (command.as_component().name(), command.as_component().object()),
         C::SubmitJob { owner, spec } => ("submit_job", format!("{owner}/{}", spec.name)),
         C::UpdateJob { owner, spec, .. } => ("update_job", format!("{owner}/{}", spec.name)),
+        C::ApplyJob { owner, spec, .. } => ("apply_job", format!("{owner}/{}", spec.name)),
         C::ResizeJob { job, .. } => ("resize_job", job.to_string()),
         C::StopJob { job, .. } => ("stop_job", job.to_string()),
         C::StopTask { job, index, .. } => ("stop_task", format!("{job}/{index}")),
         C::UndoUpdate { job, .. } => ("undo_update", job.to_string()),
         C::CloseUpdate { job, .. } => ("close_update", job.to_string()),
         C::StepUpdate { job, .. } => ("step_update", job.to_string()),
-        C::SetCron { owner, spec, .. } => ("set_cron", format!("{owner}/{}", spec.name)),
-        C::RemoveCron { cron, .. } => ("remove_cron", cron.to_string()),
-        C::FireCron { cron, .. } => ("fire_cron", cron.to_string()),
         C::AddUser { name } => ("add_user", name.to_string()),
         C::RemoveUser { name, .. } => ("remove_user", name.to_string()),
         C::SetCapabilities { user, .. } => ("set_capabilities", user.to_string()),
@@ -298,8 +287,6 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::AddBlob { digest, .. } => ("add_package", digest.to_string()),
         C::RemoveBlob { digest } => ("remove_package", digest.to_string()),
         C::SetBounds(_) => ("set_bounds", "cell".to_owned()),
-        C::SetResource { namespace, name, .. } => ("set_resource", format!("{namespace}/{name}")),
-        C::DeleteResource { namespace, name } => ("delete_resource", format!("{namespace}/{name}")),
         C::AddMachine(spec) => ("add_machine", spec.name.to_string()),
         C::UpdateMachine { spec, .. } => ("update_machine", spec.name.to_string()),
         C::RemoveMachine { name, .. } | C::RemoveEmptyMachine { name, .. } => {
@@ -315,6 +302,8 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::PurgeJobs { .. } => ("purge_jobs", String::new()),
         C::CommitPlan(_) => ("commit_plan", String::new()),
         C::Evict { task, .. } => ("evict", format!("task#{}", task.0)),
+        C::ReserveHold(target) => ("reserve_hold", format!("task#{}", target.task.0)),
+        C::ReleaseHold { task, .. } => ("release_hold", format!("task#{}", task.0)),
         C::Expire => ("expire", String::new()),
         C::SetReservations(_) => ("set_reservations", String::new()),
         C::RaiseLevel { level } => ("raise_level", level.to_string()),
@@ -338,8 +327,8 @@ fn bearer(kind: &TokenKind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segments::tests::Folder;
-    use cellwright_cell::command::Request;
+    use crate::testing::Folder;
+    use cellwright_cell::command::{ControllerName, Request};
     use cellwright_cell::name::Name;
     use cellwright_cell::state::State;
     use cellwright_cell::time::Span;
@@ -360,7 +349,7 @@ mod tests {
         let made = Command::AddUser { name: name(user) };
         let wished = Command::AddUser { name: name("eve") };
         let requests =
-            vec![request(Actor::System, made), request(Actor::User(name("ann")), wished)];
+            vec![request(Actor::Operator, made), request(Actor::User(name("ann")), wished)];
         let entry = Entry { now: Time(index * 10), requests };
         let verdicts = state.apply(&entry, &mut Vec::new());
         assert!(verdicts[0].is_ok() && verdicts[1].is_err());
@@ -385,13 +374,40 @@ mod tests {
         log.apart(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
         take_down(&log, &mut state, 4, "bob");
         let expected = [
-            "1 3 user/ann add_user eve not-allowed",
+            "1 3 operator add_user ann done",
+            "1 3 user:ann add_user eve not-allowed",
             "2 3 192.0.2.1 GET /v1/jobs  no-identity",
-            "3 4 user/ann add_user eve not-allowed",
+            "3 4 operator add_user bob done",
+            "3 4 user:ann add_user eve not-allowed",
         ];
         assert_eq!(shown(&log, 0, u32::MAX), expected);
         assert_eq!(shown(&log, 1, 0), expected[1..]);
-        assert_eq!(shown(&log, 2, u32::MAX), expected[2..]);
+        assert_eq!(shown(&log, 2, u32::MAX), expected[3..]);
+    }
+
+    /// What parts do all day stands in the events; what they try and may not stands here.
+    #[test]
+    fn parts_are_audited_for_what_is_not_theirs() {
+        let folder = Folder::new();
+        let log = AuditLog::open(folder.disk(), KEEP).unwrap();
+        let add = || Command::AddUser { name: name("eve") };
+        let requests = vec![
+            request(Actor::Agent(name("n1")), add()),
+            request(Actor::Scheduler(name("s1")), add()),
+            request(Actor::Controller(ControllerName::Drain), add()),
+            request(Actor::Controller(ControllerName::Expire), Command::Expire),
+            request(Actor::Replica(name("m1")), Command::RaiseLevel { level: 1 }),
+        ];
+        let entry = Entry { now: Time(10), requests };
+        let verdicts = State::default().apply(&entry, &mut Vec::new());
+        log.append(1, &entry, &verdicts).unwrap();
+        let expected = [
+            "1 1 agent:n1 add_user eve wrong-actor",
+            "1 1 scheduler:s1 add_user eve wrong-actor",
+            "1 1 controller:drain add_user eve wrong-actor",
+            "1 1 replica:m1 raise_level 1 unchanged",
+        ];
+        assert_eq!(shown(&log, 0, u32::MAX), expected);
     }
 
     #[test]
@@ -407,11 +423,11 @@ mod tests {
         let mut state = State::default();
         take_down(&log, &mut state, 3, "ann");
         take_down(&log, &mut state, 4, "bob");
-        assert_eq!(shown(&log, 0, u32::MAX).len(), 3);
+        assert_eq!(shown(&log, 0, u32::MAX).len(), 5);
         log.restored(9).unwrap();
         take_down(&log, &mut state, 10, "cid");
-        let page = log.read_after(3, 0, 10).unwrap();
-        assert_eq!((page.items.len(), page.gap), (1, true));
+        let page = log.read_after(3, u32::MAX, 10).unwrap();
+        assert_eq!((page.items.len(), page.gap), (2, true));
     }
 
     #[test]

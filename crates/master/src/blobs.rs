@@ -15,7 +15,7 @@
 
 use bytes::Bytes;
 use cellwright_api::client::content::{PIECE, read_piece};
-use cellwright_api::secret::{hex, unhex32};
+use cellwright_identity::secret::{hex, unhex32};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -551,8 +551,8 @@ pub async fn obtain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segments::tests::Folder;
-    use cellwright_api::secret::sha256;
+    use crate::testing::Folder;
+    use cellwright_identity::secret::sha256;
     use std::collections::BTreeMap;
 
     fn digest(content: &[u8]) -> Digest {

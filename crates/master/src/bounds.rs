@@ -2,7 +2,7 @@
 //! be in it: the leading master says what its configuration has, whenever the cell has another
 //! word. Masters of different configurations are noticed by their leaders' saying so in turn.
 
-use crate::handle::{Caller, Handle};
+use crate::handle::Handle;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::Command;
 use cellwright_store::Role;
@@ -27,7 +27,7 @@ pub async fn keep_saying(handle: Handle, bounds: Bounds) {
 }
 
 async fn say(handle: &Handle, bounds: Bounds) {
-    let caller = Caller::System("limits".into());
+    let caller = handle.own();
     match handle.submit(&caller, None, Command::SetBounds(bounds)).await {
         Ok(answer) => match answer.verdict {
             Ok(_) => tracing::info!(?bounds, "the cell has this master's limits for each user"),

@@ -13,11 +13,11 @@
 
 use crate::clock::{Clock, SystemClock};
 use crate::replicated::{View, pack, readable};
-use cellwright_api::context::write_private;
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError, Rows};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
+use cellwright_identity::private::write_private;
 use cellwright_store::{
     CallError, CallFuture, Disk, LoggedEntry, Machine, NodeId, OpenError, Peer, RaftCall, Replica,
     Role, Settings, Transport,
@@ -453,14 +453,14 @@ impl Transport for Alone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segments::tests::Folder;
+    use crate::testing::Folder;
     use cellwright_cell::command::{Actor, Command, Request};
     use cellwright_cell::name::Name;
 
     fn entry(index: u64) -> LoggedEntry {
         let name = Name::new(&format!("u{index}")).unwrap();
         let command = Command::AddUser { name };
-        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let requests = vec![Request { by: Actor::Operator, id: None, command }];
         let payload = encode::save_entry(&Entry { now: Time(index * 10), requests });
         LoggedEntry { index, term: 1, payload: payload.into() }
     }

@@ -15,6 +15,6 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn wall(&self) -> Time {
-        cellwright_api::clock::wall()
+        cellwright_identity::clock::wall()
     }
 }

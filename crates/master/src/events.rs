@@ -10,11 +10,12 @@
 //! tasks is the same text a hundred thousand times.
 
 use crate::segments::{Keep, Segments};
-use cellwright_cell::event::{BlobChange, CronChange, Event, TaskChange, TokenChange, What};
-use cellwright_cell::event::{JobChange, MachineChange, ResourceChange, UserChange};
-use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use cellwright_cell::event::{BlobChange, Event, JobChange, MachineChange};
+use cellwright_cell::event::{TaskChange, TokenChange, UserChange, What};
+use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::state::State;
+use cellwright_cell::tables::{RowRef, TableName};
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
 use cellwright_supervise::lock;
@@ -27,19 +28,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const DIR: &str = "events";
 /// Payload bytes looked at for one answer; an answer has at least one record.
 const READ_BYTES: usize = 4 << 20;
-
-/// A row that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Object {
-    Job(JobId),
-    Machine(MachineId),
-    User(UserId),
-    Resource(ResourceId),
-    Cron(CronId),
-    Token(TokenId),
-    Blob(BlobId),
-    Task(TaskId),
-}
 
 /// One event, where it stands and what its row was called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,12 +54,12 @@ pub struct Feed {
 #[derive(Serialize, Deserialize)]
 struct Body {
     events: Vec<Event>,
-    names: Vec<(Object, String)>,
+    names: Vec<(RowRef, String)>,
 }
 
 pub struct EventLog {
     pub(crate) segments: Segments,
-    names: Mutex<BTreeMap<Object, String>>,
+    names: Mutex<BTreeMap<RowRef, String>>,
     /// Log index up to which everything had been taken down and synced when this was opened.
     covered: u64,
     /// The log index that entries are applied after, until the first one is.
@@ -171,7 +159,7 @@ impl EventLog {
         for record in stretch.records {
             let body: Body = postcard::from_bytes(&record.payload)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            let names: BTreeMap<Object, String> = body.names.into_iter().collect();
+            let names: BTreeMap<RowRef, String> = body.names.into_iter().collect();
             for (at, event) in body.events.into_iter().enumerate() {
                 let at = u32::try_from(at).unwrap_or(u32::MAX);
                 if record.number == index && at <= position {
@@ -340,7 +328,7 @@ impl EventLog {
 
     /// The names of all rows that the events are about. A row that is gone by now is remembered
     /// from before, and then forgotten.
-    fn name_all(&self, events: &[Event], state: &State) -> Vec<(Object, String)> {
+    fn name_all(&self, events: &[Event], state: &State) -> Vec<(RowRef, String)> {
         let mut known = self.known();
         let mut found = BTreeMap::new();
         for event in events {
@@ -351,14 +339,14 @@ impl EventLog {
                 }
                 let name = match name_in(state, object) {
                     // A task's name is made of its job's, which is remembered.
-                    Some(name) if matches!(object, Object::Task(_)) => name,
+                    Some(name) if object.table == TableName::Tasks => name,
                     Some(name) => {
                         known.insert(object, name.clone());
                         name
                     }
                     None => match known.get(&object) {
                         Some(name) => name.clone(),
-                        None => format!("{object:?}"),
+                        None => object.to_string(),
                     },
                 };
                 found.insert(object, name);
@@ -378,35 +366,32 @@ impl EventLog {
         self.from.lock().unwrap_or_else(|_| std::process::abort())
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<Object, String>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<RowRef, String>> {
         lock(&self.names)
     }
 }
 
 /// Rows whose names a reader needs: what the event is about, and the other one it mentions.
-fn mentioned(what: &What) -> [Option<Object>; 2] {
+fn mentioned(what: &What) -> [Option<RowRef>; 2] {
     match what {
-        What::Task { job, .. } | What::Job { job, .. } => [Some(Object::Job(*job)), None],
-        What::Machine { machine, .. } => [Some(Object::Machine(*machine)), None],
-        What::User { user, .. } => [Some(Object::User(*user)), None],
-        What::Resource { resource, machine, .. } => {
-            [Some(Object::Resource(*resource)), machine.map(Object::Machine)]
+        What::Component(event) => {
+            let event = event.as_component();
+            [Some(event.row()), event.mentions()]
         }
-        What::Cron { cron, change: CronChange::Fired { job, .. } } => {
-            [Some(Object::Cron(*cron)), Some(Object::Job(*job))]
-        }
-        What::Cron { cron, .. } => [Some(Object::Cron(*cron)), None],
-        What::Token { token, .. } => [Some(Object::Token(*token)), None],
-        What::Blob { blob, .. } => [Some(Object::Blob(*blob)), None],
+        What::Task { job, .. } | What::Job { job, .. } => [Some((*job).into()), None],
+        What::Machine { machine, .. } => [Some((*machine).into()), None],
+        What::User { user, .. } => [Some((*user).into()), None],
+        What::Token { token, .. } => [Some((*token).into()), None],
+        What::Blob { blob, .. } => [Some((*blob).into()), None],
         What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => [None, None],
     }
 }
 
 /// The row that a reason names.
-fn other(reason: &Reason) -> Option<Object> {
+fn other(reason: &Reason) -> Option<RowRef> {
     match reason {
-        Reason::Preempted { by } => Some(Object::Task(*by)),
-        Reason::NeededFailed { job } => Some(Object::Job(*job)),
+        Reason::Preempted { by } => Some((*by).into()),
+        Reason::NeededFailed { job } => Some((*job).into()),
         _ => None,
     }
 }
@@ -417,8 +402,7 @@ fn is_end(what: &What) -> bool {
         What::Job { change, .. } => matches!(change, JobChange::Purged),
         What::Machine { change, .. } => matches!(change, MachineChange::Removed),
         What::User { change, .. } => matches!(change, UserChange::Removed),
-        What::Resource { change, .. } => matches!(change, ResourceChange::Deleted),
-        What::Cron { change, .. } => matches!(change, CronChange::Removed),
+        What::Component(event) => event.as_component().is_end(),
         What::Token { change, .. } => {
             matches!(change, TokenChange::Revoked | TokenChange::Expired)
         }
@@ -428,43 +412,27 @@ fn is_end(what: &What) -> bool {
     }
 }
 
-fn name_in(state: &State, object: Object) -> Option<String> {
-    Some(match object {
-        Object::Job(job) => state.job_key(job)?.to_string(),
-        Object::Machine(machine) => state.machines().get(machine)?.spec.name.to_string(),
-        Object::User(user) => state.users().get(user)?.name.to_string(),
-        Object::Resource(resource) => state.resources().get(resource)?.name.to_string(),
-        Object::Cron(cron) => {
-            let row = state.crons().get(cron)?;
-            format!("{}/{}", state.users().get(row.user)?.name, row.spec.name)
-        }
-        Object::Token(token) => state.tokens().get(token)?.id.to_string(),
-        Object::Blob(blob) => state.blobs().get(blob)?.short().to_owned(),
-        Object::Task(task) => state.task_name(task),
-    })
+fn name_in(state: &State, row: RowRef) -> Option<String> {
+    match row.table {
+        TableName::Tasks => Some(state.task_name(TaskId(row.slot))),
+        _ => state.row_name(row),
+    }
 }
 
-fn all_names(state: &State) -> BTreeMap<Object, String> {
-    let objects = state
-        .jobs()
-        .iter()
-        .map(|(id, _)| Object::Job(id))
-        .chain(state.machines().iter().map(|(id, _)| Object::Machine(id)))
-        .chain(state.users().iter().map(|(id, _)| Object::User(id)))
-        .chain(state.resources().iter().map(|(id, _)| Object::Resource(id)))
-        .chain(state.crons().iter().map(|(id, _)| Object::Cron(id)))
-        .chain(state.tokens().iter().map(|(id, _)| Object::Token(id)))
-        .chain(state.blobs().iter().map(|(id, _)| Object::Blob(id)));
-    objects.filter_map(|object| Some((object, name_in(state, object)?))).collect()
+/// Of all rows but tasks, whose names are made of their jobs'.
+fn all_names(state: &State) -> BTreeMap<RowRef, String> {
+    let tables = TableName::ALL.into_iter().filter(|table| *table != TableName::Tasks);
+    let rows = tables.flat_map(|table| state.rows_of(table));
+    rows.filter_map(|row| Some((row, name_in(state, row)?))).collect()
 }
 
-fn object_of(what: &What, names: &BTreeMap<Object, String>) -> String {
-    let name = |object: Object| match names.get(&object) {
+fn object_of(what: &What, names: &BTreeMap<RowRef, String>) -> String {
+    let name = |object: RowRef| match names.get(&object) {
         Some(name) => name.clone(),
-        None => format!("{object:?}"),
+        None => object.to_string(),
     };
     match what {
-        What::Task { job, index, .. } => format!("{}/{index}", name(Object::Job(*job))),
+        What::Task { job, index, .. } => format!("{}/{index}", name((*job).into())),
         What::JobRejected { user, job, .. } => format!("{user}/{job}"),
         What::LevelRaised { .. } | What::BoundsChanged => "cell".to_owned(),
         other => mentioned(other)[0].map(name).unwrap_or_default(),
@@ -482,8 +450,8 @@ fn placed(change: &TaskChange) -> Option<MachineId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segments::tests::Folder;
-    use cellwright_cell::command::{Actor, Command, Entry, Request};
+    use crate::testing::Folder;
+    use cellwright_cell::command::{Command, Entry, Request};
     use cellwright_cell::name::Name;
     use cellwright_cell::time::Span;
 
@@ -496,7 +464,7 @@ mod tests {
 
     /// Applies the commands as one entry and takes its events down.
     fn step(log: &EventLog, state: &mut State, index: u64, commands: Vec<Command>) -> Vec<Event> {
-        let request = |command| Request { by: Actor::System, id: None, command };
+        let request = |command| Request::sent(command, state);
         let requests = commands.into_iter().map(request).collect();
         let at = Time(index * 10);
         let mut events = Vec::new();
@@ -662,10 +630,11 @@ mod tests {
         let machine = serde_json::json!({"name": "m1", "capacity": {"cpu": 1000, "ram": 1000}});
         let machine = serde_json::from_value(machine).unwrap();
         let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
-        step(&log, &mut state, 3, vec![Command::AddMachine(machine), up, web(2)]);
+        step(&log, &mut state, 3, vec![Command::AddMachine(machine)]);
+        step(&log, &mut state, 4, vec![up, web(2)]);
         let rows: Vec<TaskId> = state.tasks().iter().map(|(id, _)| id).collect();
         assert!(state.tasks().iter().all(|(_, row)| row.attempt > 0), "the row goes on");
-        for (index, task) in (4..).zip(rows) {
+        for (index, task) in (5..).zip(rows) {
             place(&log, &mut state, index, task);
         }
         assert_eq!(log.placed_lately(Time(0), 9, |_, _| true).unwrap().0, 2);

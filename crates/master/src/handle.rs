@@ -12,7 +12,7 @@ use cellwright_api::internal::{
     PassStatistics, Proposal, ProposalAnswer,
 };
 use cellwright_api::masters::Masters;
-use cellwright_cell::command::{Actor, Command, Request, RequestId, Verdict};
+use cellwright_cell::command::{Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use cellwright_control::dating::Skews;
@@ -35,38 +35,17 @@ const FOLLOW_BYTES: usize = 4 << 20;
 /// A leader that has heard from a quorum within this time cannot have been replaced long ago.
 const QUORUM_FRESH: Duration = Duration::from_millis(1000);
 
-/// Who asks, as the listener has established.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Caller {
-    /// A part of this very process.
-    System(String),
-    User(Name),
-    Agent(Name),
-    Scheduler(String),
-    Replica(String),
-    /// Nobody in particular: only a `--dev` master on loopback has such callers, and lets them do
-    /// everything.
-    Anonymous,
-}
+/// Who asks, as the listener has established: whoever acts, should it be a change.
+pub use cellwright_cell::command::Actor as Caller;
 
-impl Caller {
-    /// In whose name the log records what they ask for.
-    #[must_use]
-    pub fn actor(&self) -> Actor {
-        match self {
-            Caller::User(name) => Actor::User(name.clone()),
-            _ => Actor::System,
-        }
-    }
-
-    fn origin(&self) -> Origin {
-        match self {
-            Caller::User(name) => Origin::User(name.to_string()),
-            Caller::Anonymous => Origin::User("anonymous".into()),
-            Caller::Scheduler(name) => Origin::Scheduler(name.clone()),
-            Caller::Agent(machine) => Origin::Agent(machine.to_string()),
-            Caller::System(_) | Caller::Replica(_) => Origin::System,
-        }
+/// Whose turn it takes at the log.
+fn origin(caller: &Caller) -> Origin {
+    match caller {
+        Caller::User(name) => Origin::User(name.to_string()),
+        Caller::Operator | Caller::Task { .. } => Origin::User(caller.to_string()),
+        Caller::Scheduler(name) => Origin::Scheduler(name.to_string()),
+        Caller::Agent(machine) => Origin::Agent(machine.to_string()),
+        Caller::Controller(_) | Caller::Replica(_) => Origin::System,
     }
 }
 
@@ -106,6 +85,12 @@ pub(crate) struct Parts {
 pub type UsageTeller = Box<dyn Fn(Mark) -> BoxFuture<'static, PastUsage> + Send + Sync>;
 
 impl Handle {
+    /// Watches over what this replica cannot live without.
+    #[must_use]
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.0.supervisor
+    }
+
     /// Has other replicas told what was used. The first one stays.
     pub fn tell_past_usage(&self, teller: UsageTeller) {
         drop(self.0.past.set(teller));
@@ -139,12 +124,11 @@ impl Handle {
         caller: &Caller,
         requests: Vec<(Option<RequestId>, Command)>,
     ) -> Result<Committed, Unavailable> {
-        let by = caller.actor();
         let requests = requests
             .into_iter()
-            .map(|(id, command)| Request { by: by.clone(), id, command })
+            .map(|(id, command)| Request { by: caller.clone(), id, command })
             .collect();
-        self.propose(caller.origin(), requests).await
+        self.propose(origin(caller), requests).await
     }
 
     async fn propose(
@@ -168,8 +152,18 @@ impl Handle {
         caller: &Caller,
         proposal: Proposal,
     ) -> Result<ProposalAnswer, Unavailable> {
-        let done = self.propose(caller.origin(), proposal.requests).await?;
+        let done = self.propose(origin(caller), proposal.requests).await?;
         Ok(ProposalAnswer { index: done.index, verdicts: done.verdicts })
+    }
+
+    /// This replica, for what it says itself.
+    #[must_use]
+    pub fn own(&self) -> Caller {
+        let status = self.status();
+        let member = status.members.get(&status.id).map(|member| member.peer.name.as_str());
+        let named = member.and_then(|name| Name::new(name).ok());
+        let numbered = || Name::new(&status.id.to_string()).ok();
+        named.or_else(numbered).map_or(Caller::Operator, Caller::Replica)
     }
 
     /// The cell as this replica knows it: cheap, and possibly behind.

@@ -270,7 +270,7 @@ impl HistoryDesk {
         let covers = gathered.told.covers(machine, tenure, at);
         for usage in usage {
             let Some(row) = state.tasks().get(usage.task) else { continue };
-            let Some(spec) = state.spec_of(row).filter(|_| row.machine == Some(machine)) else {
+            let Some(spec) = state.spec_of(row).filter(|_| row.machine() == Some(machine)) else {
                 continue;
             };
             let whose = || {

@@ -6,17 +6,30 @@
 //! Rejected: a level in the configuration. Whoever upgrades five replicas forgets one file, and the
 //! replica that reads it goes its own way.
 
-use crate::handle::{Caller, Handle};
-use crate::membership::Candidates;
+use crate::handle::Handle;
 use cellwright_cell::command::Command;
 use cellwright_cell::state::LEVEL;
-use cellwright_store::Role;
-use futures::future::join_all;
+use cellwright_store::{NodeId, Role};
+use futures::future::{BoxFuture, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Between two looks of a leader. Nothing waits for it but what is new.
 const EVERY: Duration = Duration::from_secs(10);
+
+/// Replicas that are not members yet.
+pub trait Candidates: Send + Sync + 'static {
+    /// The replica that answers at this address.
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>>;
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub id: NodeId,
+    /// The newest behaviour of the log its build knows.
+    pub level: u32,
+}
 
 /// Looks for as long as the replica runs.
 pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
@@ -29,7 +42,7 @@ pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
 /// Raises the cell by one level if every member knows it; says whether it did.
 pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
     let Some(level) = next_level(handle, others, LEVEL).await else { return false };
-    let caller = Caller::System("level".into());
+    let caller = handle.own();
     let raised = handle.submit(&caller, None, Command::RaiseLevel { level }).await;
     raised.is_ok_and(|answer| answer.verdict.is_ok())
 }

@@ -1,27 +1,21 @@
 //! The master: a replicated control plane. A pure core decides, a loop around it acts, link shards
-//! poll agents, and HTTP is a thin face on [`handle::Handle`].
+//! poll agents. Its face is the crate `gateway`, which calls [`handle::Handle`].
 
-mod announce;
+pub mod announce;
 pub mod audit;
 pub mod blob_keeper;
 pub mod blobs;
 pub mod bounds;
 pub mod checkpoint;
 pub mod clock;
-pub mod config;
 pub mod events;
 pub mod flow;
 pub mod handle;
 pub mod history;
-pub mod http;
-pub mod http_peers;
-pub mod identity;
-pub mod init;
 pub mod level;
 pub mod links;
 pub mod main_loop;
 pub mod master;
-pub mod membership;
 pub mod mend;
 pub mod package_quota;
 pub mod past;
@@ -30,9 +24,10 @@ pub mod records;
 pub mod refused;
 pub mod replicated;
 pub mod segments;
-pub mod serve;
 pub mod settings;
 pub mod share;
 pub mod supervise;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod usage;
 pub mod wake;

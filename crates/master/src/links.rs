@@ -476,8 +476,8 @@ mod tests {
     use super::*;
     use crate::records::Records;
     use crate::replicated::CellMachine;
-    use crate::segments::tests::Folder;
     use crate::settings::Settings;
+    use crate::testing::Folder;
     use cellwright_api::internal::REPORT_FORMAT;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
@@ -492,7 +492,7 @@ mod tests {
         let records = Records::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
         let replicated = Replicated::new(records);
         let command = Command::AddUser { name: Name::new("ubar").unwrap() };
-        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let requests = vec![Request { by: Actor::Operator, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(1), requests });
         CellMachine(replicated.clone()).apply(7, 3, &entry);
         LinkShard::new(
@@ -559,7 +559,7 @@ mod tests {
         let mut index = 7;
         let mut log = |command| {
             index += 1;
-            let requests = vec![Request { by: Actor::System, id: None, command }];
+            let requests = vec![shard.replicated.with(|v| Request::sent(command, &v.state))];
             let entry = encode::save_entry(&Entry { now: Time(index), requests });
             CellMachine(shard.replicated.clone()).apply(index, 3, &entry);
         };
@@ -614,7 +614,7 @@ mod tests {
             "capacity": { "cpu": 1, "ram": 1, "disk": 1, "disk_rate": 1 },
         });
         let command = Command::AddMachine(serde_json::from_value(spec).unwrap());
-        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let requests = vec![Request { by: Actor::Operator, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(8), requests });
         CellMachine(shard.replicated.clone()).apply(8, 3, &entry);
         let settle = |settled| shard.stand(Standing { settled, ..Standing::default() });

@@ -44,7 +44,7 @@ impl Incoming {
         stored.admit(by, bytes.unwrap_or(0), limits)?;
         let left = match by {
             Actor::User(_) => limits.per_user.saturating_sub(stored.own),
-            Actor::System => u64::MAX,
+            _ => u64::MAX,
         };
         let left = left.min(limits.in_all.saturating_sub(stored.all));
         let bytes = bytes.map_or(left, |bytes| bytes.max(LEAST));

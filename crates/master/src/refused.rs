@@ -8,12 +8,12 @@
 use crate::clock::Clock;
 use crate::handle::Handle;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_api::enroll::Holder;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::spiffe::Part;
-use cellwright_api::tls::OutOfDate;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
+use cellwright_identity::enroll::Holder;
+use cellwright_identity::spiffe::Part;
+use cellwright_identity::tls::OutOfDate;
 use cellwright_store::{NodeId, Peer};
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};

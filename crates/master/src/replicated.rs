@@ -277,7 +277,7 @@ impl cellwright_store::Machine for CellMachine {
 /// others obey it, would be to go one's own way.
 fn beyond(entry: &Entry) -> Option<u32> {
     entry.requests.iter().find_map(|request| match request {
-        Request { by: Actor::System, command: Command::RaiseLevel { level }, .. } => {
+        Request { by: Actor::Replica(_), command: Command::RaiseLevel { level }, .. } => {
             (*level > LEVEL).then_some(*level)
         }
         _ => None,

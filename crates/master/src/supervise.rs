@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_that_ends_is_started_again_and_goes_with_its_master() {
-        let folder = crate::segments::tests::Folder::new();
+        let folder = crate::testing::Folder::new();
         std::fs::create_dir_all(&folder.0).unwrap();
         let fifo = folder.0.join("said");
         let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();

@@ -58,6 +58,8 @@ fn touches(event: &Event, state: &State) -> Option<MachineId> {
             | TaskChange::Restarted { machine } => Some(*machine),
             // The agent said so itself.
             TaskChange::Started { .. } | TaskChange::ReservationChanged => None,
+            // Nobody is told of room that is only kept.
+            TaskChange::HoldReserved { .. } | TaskChange::HoldReleased { .. } => None,
             TaskChange::SaverFailed { machine }
             | TaskChange::Saved { machine }
             | TaskChange::NotSaved { machine }
@@ -65,7 +67,7 @@ fn touches(event: &Event, state: &State) -> Option<MachineId> {
             _ => state
                 .tasks()
                 .get(*task)
-                .and_then(|row| row.machine)
+                .and_then(|row| row.machine())
                 .or_else(|| left_on(state, *job, (*task, *attempt))),
         },
         What::Machine { machine, .. } => Some(*machine),

@@ -179,7 +179,7 @@ fn reachable(state: &State, id: TaskId, task: &Task) -> Option<Endpoint> {
         return None;
     }
     let is_program = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::Tasks);
-    let machine = task.machine?;
+    let machine = task.machine()?;
     let row = state.machines().get(machine)?;
     if !is_program || row.status != MachineStatus::Up {
         return None;

@@ -2,7 +2,7 @@
 //! directory follows.
 
 use crate::directory::Directory;
-use cellwright_cell::command::{Actor, Command, Entry, Observed, Request, TaskReport};
+use cellwright_cell::command::{Command, Entry, Observed, Request, TaskReport};
 use cellwright_cell::event::Event;
 use cellwright_cell::fit;
 use cellwright_cell::id::{MachineId, TaskId};
@@ -68,7 +68,7 @@ impl Cell {
     /// Applies it as an entry of its own; whether it was accepted.
     pub(crate) fn try_apply(&mut self, command: Command) -> bool {
         self.index += 1;
-        let requests = vec![Request { by: Actor::System, id: None, command }];
+        let requests = vec![Request::sent(command, &self.state)];
         let mut events: Vec<Event> = Vec::new();
         let entry = Entry { now: Time(self.index * 1000), requests };
         let verdicts = self.state.apply(&entry, &mut events);
@@ -106,7 +106,7 @@ impl Cell {
     /// What the task's machine says of it; whether anybody listens.
     pub(crate) fn report(&mut self, task: TaskId, what: Observed) -> bool {
         let Some(row) = self.state.tasks().get(task) else { return false };
-        let (attempt, Some(machine)) = (row.attempt, row.machine) else { return false };
+        let (attempt, Some(machine)) = (row.attempt, row.machine()) else { return false };
         let Some(machine_row) = self.state.machines().get(machine) else { return false };
         let incarnation = machine_row.incarnation;
         let reports = vec![TaskReport { task, attempt, what }];

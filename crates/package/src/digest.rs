@@ -1,8 +1,8 @@
 //! A package's name: the SHA-256 of its file. The masters' blobs go by the same digest, so a
 //! package is a blob like any other, and `sha256sum FILE` says what it is called.
 
-use cellwright_api::secret::{hex, sha256, unhex32};
 use cellwright_cell::name::{BadName, Token};
+use cellwright_identity::secret::{hex, sha256, unhex32};
 use ring::digest::{Context, SHA256};
 use std::fmt;
 

@@ -10,7 +10,7 @@
 //! would be two blobs, one of which no job names, and `sha256sum` would not know it.
 
 use crate::error::{Limit, PackageError};
-use cellwright_api::secret::{hex, unhex32};
+use cellwright_identity::secret::{hex, unhex32};
 use serde::{Deserialize, Serialize};
 use tar::{EntryType, Header};
 

@@ -305,7 +305,7 @@ impl<R: Read> Verified<R> {
         if self.chunk.len() as u64 != u64::from(length) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if cellwright_api::secret::sha256(&self.chunk) != *expected {
+        if cellwright_identity::secret::sha256(&self.chunk) != *expected {
             let damaged = PackageError::DamagedChunk { chunk: self.next };
             return Err(io::Error::other(damaged));
         }

@@ -2,7 +2,8 @@
 //! clone copies one shard and the list of shards, not the whole map.
 
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -56,11 +57,60 @@ impl<K: Ord + Clone + Serialize, V: Clone> Index<K, V> {
         self.shards.iter().flat_map(|shard| shard.iter())
     }
 
+    /// All entries in the order of their keys. Whoever takes the first few pays for those, and for
+    /// one of each shard.
+    pub fn in_order(&self) -> impl Iterator<Item = (&K, &V)> {
+        let mut rest: Vec<_> = self.shards.iter().map(|shard| shard.iter()).collect();
+        let mut heads: Vec<Option<(&K, &V)>> = rest.iter_mut().map(Iterator::next).collect();
+        let keys = heads.iter().enumerate();
+        let keys = keys.filter_map(|(shard, head)| head.map(|(key, _)| Reverse((key, shard))));
+        let mut next: BinaryHeap<Reverse<(&K, usize)>> = keys.collect();
+        std::iter::from_fn(move || {
+            let Reverse((_, shard)) = next.pop()?;
+            let found = std::mem::replace(&mut heads[shard], rest[shard].next());
+            next.extend(heads[shard].map(|(key, _)| Reverse((key, shard))));
+            found
+        })
+    }
+
+    /// How many shards are not the very ones of an older clone: what writing since has copied.
+    pub fn copied_since(&self, older: &Self) -> usize {
+        let shards = self.shards.iter().zip(older.shards.iter());
+        shards.filter(|(shard, old)| !Arc::ptr_eq(shard, old)).count()
+    }
+
     pub fn len(&self) -> usize {
         self.shards.iter().map(|s| s.len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_come_in_the_order_of_their_keys() {
+        let mut index = Index::default();
+        for key in (0..1000u32).rev() {
+            index.insert(key * 3 % 1000, key);
+        }
+        let keys: Vec<u32> = index.in_order().map(|(key, _)| *key).collect();
+        assert!(keys.iter().copied().eq(0..1000));
+        assert_eq!(Index::<u32, u32>::default().in_order().next(), None);
+    }
+
+    #[test]
+    fn a_write_after_a_clone_copies_one_shard() {
+        let mut index = Index::default();
+        for key in 0..1000u32 {
+            index.insert(key, key);
+        }
+        let older = index.clone();
+        index.insert(7, 8);
+        assert_eq!((index.copied_since(&older), older.get(&7)), (1, Some(&7)));
     }
 }

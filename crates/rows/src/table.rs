@@ -174,6 +174,15 @@ impl<K: Key, V: Clone> Table<K, V> {
         self.live == 0
     }
 
+    /// How many chunks are not the very ones of an older clone: what writing since has copied or
+    /// made.
+    pub fn copied_since(&self, older: &Self) -> usize {
+        let same = |(at, chunk): &(usize, &Arc<Chunk<V>>)| {
+            older.chunks.get(*at).is_some_and(|old| Arc::ptr_eq(old, chunk))
+        };
+        self.chunks.iter().enumerate().filter(|found| !same(found)).count()
+    }
+
     /// Slots ever made, in use or vacant.
     pub fn slots(&self) -> usize {
         self.slots

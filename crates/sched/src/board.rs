@@ -20,6 +20,7 @@ pub(crate) mod intern;
 pub(crate) mod log;
 pub(crate) mod machines;
 mod mirror;
+mod reserved;
 
 pub(crate) mod rows;
 mod steps;
@@ -116,6 +117,8 @@ pub struct Board {
     pub(crate) allocs: BTreeMap<TaskId, AllocRow>,
     /// Placed allocs of each set, sorted.
     pub(crate) sets: BTreeMap<JobId, Vec<TaskId>>,
+    /// Tasks that hold room on a machine on which they do not run; see [`TaskRow::reserved`].
+    pub(crate) reserved: BTreeSet<(MachineId, TaskId)>,
     pub(crate) classes: Classes,
     pub(crate) constraints: Constraints,
     pub(crate) names: Interner<ResourceName>,

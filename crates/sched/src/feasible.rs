@@ -45,11 +45,18 @@ impl Spot<'_> {
     }
 }
 
-/// Whether a task is imagined gone: itself, or the alloc it runs in, which takes it along.
-fn is_gone(board: &Board, task: TaskId, without: &[TaskId]) -> bool {
-    !without.is_empty()
-        && (without.contains(&task)
-            || board.tasks[task.slot()].place.alloc().is_some_and(|a| without.contains(&a)))
+/// Whether what a task holds on machine slot `m` is imagined gone: with itself, or with the alloc
+/// it is in, which takes it along.
+fn is_gone(board: &Board, m: usize, task: TaskId, without: &[TaskId]) -> bool {
+    if without.is_empty() {
+        return false;
+    }
+    let row = &board.tasks[task.slot()];
+    let alloc = match row.reserved.as_deref().filter(|held| held.machine.slot() == m) {
+        Some(held) => held.alloc,
+        None => row.place.alloc(),
+    };
+    without.contains(&task) || alloc.is_some_and(|alloc| without.contains(&alloc))
 }
 
 type Predicate = fn(&Board, &Class, &Spot<'_>, &mut Vec<Misfit>);

@@ -25,7 +25,7 @@ use crate::queue::Queue;
 use crate::solve::options::Options;
 use crate::solve::{Outcome, Solver};
 use crate::whatif::{Evicted, JobLoss, by_job};
-use cellwright_cell::command::{Actor, Command, Done, Verdict};
+use cellwright_cell::command::{Actor, Became, Command, Done, Verdict};
 use cellwright_cell::id::{JobId, TaskId, UserId};
 use cellwright_cell::job::{Job, JobState};
 use cellwright_cell::name::{JobKey, Name};
@@ -120,29 +120,28 @@ impl<'a> Rehearsal<'a> {
         &self.scene.state
     }
 
-    /// Submits the job, or updates the one of its name that lives, as `by`. As people do it: an
-    /// open update that is complete is closed first.
+    /// Makes the job so, as `by`: submits it, or updates the one of its name that lives, with an
+    /// open update that is complete closed first.
     pub fn job(&mut self, by: &Actor, owner: &Name, spec: &JobSpec) -> Rehearsed {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
-        let closes = self.close_complete(by, &key, spec);
         let old = self.alive(&key);
         let before = old.as_ref().map(|Rows { job, .. }| Standing {
             version: job.version,
             submitted_at: job.submitted_at,
             spec: job.spec().clone(),
         });
-        let command = |spec: JobSpec| match &before {
-            None => Command::SubmitJob { owner: owner.clone(), spec },
-            Some(_) => Command::UpdateJob { owner: owner.clone(), spec, expect: None },
-        };
+        let command =
+            |spec: JobSpec| Command::ApplyJob { owner: owner.clone(), spec, expect: None };
         // The verdict and the quota are those of the very spec, its disruption bound included.
         let mut checked = self.scene.state.clone();
         let verdict = scene::apply_one(&mut checked, by, command(spec.clone()), &mut Vec::new());
         let quota = self.quota(&checked, owner);
-        let mut rehearsed = Rehearsed::nothing(key.clone(), before.clone(), verdict, quota);
-        rehearsed.closes = closes;
-        if matches!(rehearsed.verdict, Err(_) | Ok(Done::Unchanged)) {
-            return rehearsed;
+        let mut rehearsed = Rehearsed::nothing(key.clone(), before, verdict, quota);
+        match rehearsed.verdict {
+            Ok(Done::Job { became: Became::Created | Became::Updated, closed, .. }) => {
+                rehearsed.closes = closed;
+            }
+            _ => return rehearsed,
         }
         let at_once = JobSpec { max_down: None, ..spec.clone() };
         self.scene.apply(by, vec![command(at_once)]);
@@ -150,20 +149,6 @@ impl<'a> Rehearsal<'a> {
         rehearsed.fates = roll::roll(&mut self.scene, &key, id, old.as_ref());
         self.place(id, &mut rehearsed);
         rehearsed
-    }
-
-    /// Closes an update that has nothing left to do and would be in the way; the version it rolled
-    /// to.
-    fn close_complete(&mut self, by: &Actor, key: &JobKey, spec: &JobSpec) -> Option<u32> {
-        let state = &self.scene.state;
-        let id = state.job_named(key)?;
-        let job = state.jobs().get(id)?;
-        let is_in_way = **job.spec() != *spec && job.update_is_complete(state.job_load(id)?);
-        let version = job.version;
-        let close = Command::CloseUpdate { job: key.clone(), expect: Some(version) };
-        is_in_way.then(|| self.scene.apply(by, vec![close]))?;
-        let closed = self.scene.state.jobs().get(id)?;
-        closed.update.is_none().then_some(version)
     }
 
     /// The job of that name, unless a new one could take its name.

@@ -44,7 +44,7 @@ fn submit(world: &mut World, name: &str, size: u64, max_run: Option<u64>) -> Tas
 
 fn report(world: &mut World, task: TaskId, what: Observed) {
     let row = world.state.tasks().get(task).unwrap();
-    let (machine, attempt) = (row.machine.unwrap(), row.attempt);
+    let (machine, attempt) = (row.machine().unwrap(), row.attempt);
     let reports = vec![TaskReport { task, attempt, what }];
     world.must(Command::TaskReports { machine, incarnation: 1, reports });
 }

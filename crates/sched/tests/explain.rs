@@ -6,7 +6,7 @@ mod sentences;
 mod support;
 
 use cellwright_cell::State;
-use cellwright_cell::command::{Actor, Command, Entry, Request};
+use cellwright_cell::command::{Command, Entry, Request};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
@@ -129,7 +129,7 @@ fn mended(state: &State, up: bool) -> State {
     let rows: Vec<_> = state.machines().iter().map(|(id, row)| (id, row.clone())).collect();
     let mut requests = Vec::new();
     for (machine, row) in rows {
-        let mut ask = |command| requests.push(Request { by: Actor::System, id: None, command });
+        let mut ask = |command| requests.push(Request::sent(command, &state));
         if row.draining {
             ask(Command::StopDrain { name: row.spec.name.clone(), expect: None });
         }

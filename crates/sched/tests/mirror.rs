@@ -161,6 +161,35 @@ fn volumes_keep_tasks_from_machines_that_do_not_lend_them() {
     assert!(kept > 10, "{kept}");
 }
 
+/// Room held for moves is counted in the mirror as in the cell, the plans made beside it are
+/// accepted, and preemption clears it away with its task.
+#[test]
+fn room_held_for_moves_is_mirrored() {
+    let (mut held, mut preempted, mut given_up) = (0, 0, 0);
+    for seed in 0..60 {
+        let mut world = World::new(seed, 2 + seed as u32 % 5);
+        world.holds = true;
+        if seed % 3 == 0 {
+            let bounds = Bounds { machine_tasks: 3 + seed % 5, ..Bounds::default() };
+            world.must(Command::SetBounds(bounds));
+        }
+        for step in 0..40 {
+            world.step();
+            is_fresh(&world).unwrap();
+            if step % 3 == 0 {
+                let before = world.held_elsewhere();
+                let outcome = world.schedule(Options::exact(), seed);
+                preempted += outcome.preempted;
+                given_up += before.saturating_sub(world.held_elsewhere());
+                is_fresh(&world).unwrap();
+            }
+            held += world.held_elsewhere();
+        }
+        agrees_with_fit(&world).unwrap();
+    }
+    assert!(held > 500 && preempted > 20 && given_up > 2, "{held} {preempted} {given_up}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -169,8 +198,10 @@ proptest! {
         seed in any::<u64>(),
         machines in 1u32..10,
         steps in 5usize..60,
+        holds in any::<bool>(),
     ) {
         let mut world = World::new(seed, machines);
+        world.holds = holds;
         for step in 0..steps {
             world.step();
             if world.draw.one_in(3) {
@@ -192,8 +223,10 @@ proptest! {
         seed in any::<u64>(),
         machines in 1u32..8,
         steps in 5usize..40,
+        holds in any::<bool>(),
     ) {
         let mut world = World::new(seed, machines);
+        world.holds = holds;
         for _ in 0..steps {
             world.step();
             match world.draw.below(3) {

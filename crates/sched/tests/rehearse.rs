@@ -2,7 +2,7 @@
 
 mod support;
 
-use cellwright_cell::command::{Actor, Command, Done, Observed, TaskReport};
+use cellwright_cell::command::{Actor, Became, Command, Done, Observed, TaskReport, Verdict};
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{JobKey, Name};
@@ -27,7 +27,7 @@ fn ada() -> Name {
 fn rehearse(world: &World, spec: &JobSpec) -> Rehearsed {
     let (state, board) = (world.state.clone(), world.board.clone());
     let mut rehearsal = Rehearsal::new(state, board, Options::exact(), SEED, &Sequential);
-    rehearsal.job(&Actor::System, &ada(), spec)
+    rehearsal.job(&Actor::Operator, &ada(), spec)
 }
 
 /// A cell that has lived, in which nobody waits.
@@ -50,7 +50,7 @@ fn quiet(seed: u64, machines: u32, steps: usize) -> World {
 fn places(world: &World, key: &JobKey) -> BTreeMap<u32, MachineId> {
     let job = world.state.jobs().get(world.state.job_named(key).unwrap()).unwrap();
     let rows = job.tasks.iter().filter_map(|task| world.state.tasks().get(*task));
-    rows.filter_map(|row| Some((row.index, row.machine?))).collect()
+    rows.filter_map(|row| Some((row.index, row.machine()?))).collect()
 }
 
 proptest! {
@@ -71,7 +71,8 @@ proptest! {
         let told = rehearse(&world, &spec);
         prop_assert_eq!(world.state.clone().hash(), hash);
         prop_assert!(world.board.same_as(&before).is_ok());
-        let verdict = world.apply(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+        let (owner, expect) = (ada(), None);
+        let verdict = world.apply(Command::ApplyJob { owner, spec: spec.clone(), expect });
         prop_assert_eq!(&told.verdict, &verdict);
         if verdict.is_err() {
             return Ok(());
@@ -129,9 +130,13 @@ fn start(world: &mut World, task: TaskId) {
 
 fn see(world: &mut World, task: TaskId, what: Observed) {
     let row = world.state.tasks().get(task).unwrap();
-    let (machine, attempt) = (row.machine.unwrap(), row.attempt);
+    let (machine, attempt) = (row.machine().unwrap(), row.attempt);
     let reports = vec![TaskReport { task, attempt, what }];
     world.must(Command::TaskReports { machine, incarnation: 1, reports });
+}
+
+fn done(became: Became, version: u32, closed: Option<u32>) -> Verdict {
+    Ok(Done::Job { became, version, closed })
 }
 
 /// What the change does to the tasks of [`running`], how many run on, and how many find no place.
@@ -140,7 +145,7 @@ fn check(change: fn(&mut JobSpec), want: &[Fate], disruptions: u32, pending: usi
     let mut new = spec.clone();
     change(&mut new);
     let told = rehearse(&world, &new);
-    assert!(matches!(told.verdict, Ok(Done::Version(2))), "{:?}", told.verdict);
+    assert_eq!(told.verdict, done(Became::Updated, 2, None));
     assert_eq!(told.fates.of, want);
     assert_eq!(told.fates.disruptions, disruptions);
     assert_eq!(told.pending.len(), pending);
@@ -178,7 +183,7 @@ fn every_task_has_the_fate_that_the_update_gives_it() {
 fn a_refusal_and_nothing_to_do_are_told_as_the_cell_would() {
     let (world, spec) = running();
     let same = rehearse(&world, &spec);
-    assert_eq!((same.verdict, same.fates.of.len()), (Ok(Done::Unchanged), 0));
+    assert_eq!((same.verdict, same.fates.of.len()), (done(Became::Unchanged, 1, None), 0));
     let gang = JobSpec { gang: true, ..spec.clone() };
     let refused = rehearse(&world, &gang).verdict.unwrap_err();
     assert!(matches!(&refused, Refusal::BadField { field, .. } if field == "gang"), "{refused}");
@@ -207,7 +212,7 @@ fn an_update_that_is_complete_is_closed_before_the_next() {
     leaving.into_iter().for_each(|task| see(&mut world, task, Observed::Stopped));
     assert_eq!(rehearse(&world, &second).closes, None, "nothing is asked for");
     let told = rehearse(&world, &spec);
-    assert_eq!((told.closes, told.verdict), (Some(2), Ok(Done::Version(3))));
+    assert_eq!((told.closes, told.verdict), (Some(2), done(Became::Updated, 3, Some(2))));
     assert!(world.apply(Command::UpdateJob { owner: ada(), spec, expect: None }).is_err());
 }
 
@@ -256,11 +261,11 @@ fn one_change_after_the_other_is_tried_on_the_same_copy() {
     let mut set = specs::plain("boxes", 1, 100, amount(400));
     set.kind = JobKind::AllocSet;
     set.task.command.clear();
-    let told = rehearsal.job(&Actor::System, &ada(), &set);
-    assert_eq!((told.verdict, told.placed.len()), (Ok(Done::Version(1)), 1));
+    let told = rehearsal.job(&Actor::Operator, &ada(), &set);
+    assert_eq!((told.verdict, told.placed.len()), (done(Became::Created, 1, None), 1));
     let mut inner = specs::plain("inner", 1, 100, amount(300));
     inner.alloc_set = Some(JobKey { user: ada(), job: set.name.clone() });
-    let told = rehearsal.job(&Actor::System, &ada(), &inner);
-    assert_eq!((told.verdict, told.placed.len()), (Ok(Done::Version(1)), 1));
+    let told = rehearsal.job(&Actor::Operator, &ada(), &inner);
+    assert_eq!((told.verdict, told.placed.len()), (done(Became::Created, 1, None), 1));
     assert!(world.state.job_named(&inner.alloc_set.unwrap()).is_none());
 }

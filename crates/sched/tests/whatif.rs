@@ -120,7 +120,7 @@ proptest! {
         for victim in &found.victims {
             prop_assert!(spec.priority.may_preempt(victim.priority), "{:?}", victim);
             let row = world.state.tasks().get(victim.task.id).unwrap();
-            prop_assert_eq!(row.machine, Some(victim.machine.id));
+            prop_assert_eq!(row.machine(), Some(victim.machine.id));
             prop_assert!(row.state.holds_resources());
         }
         let everybody = || found.victims.iter().chain(&found.evicted_in_turn);

@@ -7,7 +7,7 @@
 //! `cargo run --release -p cellwright-scheduler --example place [MACHINES]`
 
 use cellwright_api::internal::LogRecord;
-use cellwright_cell::command::{Actor, Command, Done, Entry, Request};
+use cellwright_cell::command::{Command, Done, Entry, Request};
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::encode;
 use cellwright_cell::id::MachineId;
@@ -94,9 +94,10 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
         passes += 1;
         for plan in planned.into_iter().flat_map(|planned| planned.chunks) {
             placed += plan.groups.iter().map(|group| group.assignments.len()).sum::<usize>();
+            let name = Name::new("place")?;
             let mut record = None;
             spent.apply += timed(|| {
-                let requests = pass::proposal(plan).requests;
+                let requests = pass::proposal(&name, plan).requests;
                 record = Some(master.apply_requests(requests)?);
                 Ok(())
             })?;
@@ -155,15 +156,15 @@ impl Master {
         ];
         for number in 0..machines {
             commands.push(Command::AddMachine(machine(number)?));
-            let machine = MachineId(number);
-            commands.push(Command::MachineUp { machine, incarnation: 1 });
         }
         master.apply(commands)?;
+        let up = |number| Command::MachineUp { machine: MachineId(number), incarnation: 1 };
+        master.apply((0..machines).map(up).collect())?;
         Ok(master)
     }
 
     fn apply(&mut self, commands: Vec<Command>) -> Result<LogRecord, Box<dyn Error>> {
-        let request = |command| Request { by: Actor::System, id: None, command };
+        let request = |command| Request::sent(command, &self.state);
         self.apply_requests(commands.into_iter().map(request).collect())
     }
 

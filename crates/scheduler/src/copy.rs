@@ -134,6 +134,7 @@ fn helps(state: &State, event: &Event) -> bool {
     match &event.what {
         What::Task { job, change, .. } => match change {
             TaskChange::Scheduled { .. }
+            | TaskChange::HoldReserved { .. }
             | TaskChange::UpdateSkipped
             | TaskChange::SaverFailed { .. }
             // What follows from it has an event of its own.
@@ -156,7 +157,7 @@ fn helps(state: &State, event: &Event) -> bool {
                 | MachineChange::Relieved { .. }
                 | MachineChange::Eased { .. }
         ),
-        What::Resource { .. } => true,
+        What::Component(event) => event.as_component().may_free_room(),
         _ => false,
     }
 }

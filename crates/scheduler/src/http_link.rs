@@ -36,7 +36,7 @@ impl MasterLink for HttpLink {
     }
 
     async fn lease(&self, mut request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
-        request.wall = cellwright_api::clock::wall();
+        request.wall = cellwright_identity::clock::wall();
         self.client.lease(&request).await.map_err(link_error)
     }
 }

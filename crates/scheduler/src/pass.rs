@@ -12,6 +12,7 @@ use crate::lane::Lane;
 use cellwright_api::internal::Proposal;
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::id::TaskId;
+use cellwright_cell::name::Name;
 use cellwright_cell::plan::{Group, Plan};
 use cellwright_cell::time::Time;
 use cellwright_sched::queue::Queue;
@@ -122,9 +123,9 @@ pub fn chunks(plan: Plan, most: usize) -> VecDeque<Plan> {
 /// A plan as a message to the master. Without a request id: a plan applied twice is refused by the
 /// attempts it names, so there is nothing to remember it for.
 #[must_use]
-pub fn proposal(plan: Plan) -> Proposal {
-    let command = Command::CommitPlan(plan);
-    Proposal { requests: vec![Request { by: Actor::System, id: None, command }] }
+pub fn proposal(scheduler: &Name, plan: Plan) -> Proposal {
+    let (by, command) = (Actor::Scheduler(scheduler.clone()), Command::CommitPlan(plan));
+    Proposal { requests: vec![Request { by, id: None, command }] }
 }
 
 #[cfg(test)]

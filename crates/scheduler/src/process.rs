@@ -244,7 +244,7 @@ impl<L: MasterLink> Scheduler<L> {
         self.under_way = plan.clone();
         self.proposed_at = self.copy.index();
         let (link, patience) = (Arc::clone(&self.link), self.settings.patience);
-        let proposal = pass::proposal(plan);
+        let proposal = pass::proposal(&self.settings.name, plan);
         self.proposal =
             Some(Box::pin(async move { within(patience, link.propose(proposal)).await }));
     }
@@ -262,7 +262,7 @@ impl<L: MasterLink> Scheduler<L> {
         self.telling = std::mem::take(&mut self.untold);
         self.untold.pending = self.telling.pending;
         let request = LeaseRequest {
-            scheduler: self.settings.name.clone(),
+            scheduler: self.settings.name.to_string(),
             lane: self.settings.lane.name().to_owned(),
             passes: self.telling,
             wall: cellwright_cell::time::Time::ZERO,

@@ -1,6 +1,7 @@
 //! What can be set about a scheduler, with the values that suit nearly everybody.
 
 use crate::lane::Lane;
+use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_sched::Options;
 
@@ -11,7 +12,7 @@ pub const DEFAULT_CHUNK: usize = 20_000;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Who this is, in leases and logs.
-    pub name: String,
+    pub name: Name,
     pub lane: Lane,
     /// Fixed for the life of the process: a board forgets its cached scores when it changes.
     pub seed: u64,
@@ -38,9 +39,9 @@ pub struct BadSetting {
 
 impl Settings {
     #[must_use]
-    pub fn new(name: &str, lane: Lane, seed: u64) -> Settings {
+    pub fn new(name: Name, lane: Lane, seed: u64) -> Settings {
         Settings {
-            name: name.to_owned(),
+            name,
             lane,
             seed,
             options: Options::default(),
@@ -56,9 +57,6 @@ impl Settings {
     /// The first setting that cannot be.
     pub fn check(&self) -> Result<(), BadSetting> {
         let bad = |field, value: String, allowed| Err(BadSetting { field, value, allowed });
-        if self.name.is_empty() {
-            return bad("name", self.name.clone(), "one or more characters");
-        }
         if self.chunk == 0 {
             return bad("chunk", "0".into(), "1 or more assignments");
         }
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     fn check(change: fn(&mut Settings), want: &str) {
-        let mut settings = Settings::new("s1", Lane::new("").unwrap(), 1);
+        let mut settings = Settings::new(Name::new("s1").unwrap(), Lane::new("").unwrap(), 1);
         change(&mut settings);
         let said = settings.check().map_or_else(|e| e.field, |()| "fine");
         assert_eq!(said, want);
@@ -89,7 +87,6 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_are_refused_by_name() {
         check(|_| {}, "fine");
-        check(|s| s.name.clear(), "name");
         check(|s| s.chunk = 0, "chunk");
         check(|s| s.patience = Span::ZERO, "patience");
         check(|s| s.retry = Span::ZERO, "retry");

@@ -4,7 +4,7 @@
 mod support;
 
 use cellwright_api::internal::LogRecord;
-use cellwright_cell::command::{Actor, Command, Request};
+use cellwright_cell::command::{Command, Request};
 use cellwright_cell::encode;
 use cellwright_sched::{Board, Solver};
 use cellwright_scheduler::CellCopy;
@@ -33,7 +33,7 @@ fn live(seed: u64, entries: u32, mut look: impl FnMut(&Inside, &mut CellCopy)) {
             true => {
                 let plans = passer(seed).pass(&mut copy, inside.state.now()).chunks;
                 let command = |plan| Command::CommitPlan(plan);
-                let request = |command| Request { by: Actor::System, id: None, command };
+                let request = |command| Request::sent(command, &inside.state);
                 // The last chunk is lost on the way.
                 let sent = plans.len().saturating_sub(usize::from(draw.one_in(3)));
                 plans.into_iter().take(sent).map(command).map(request).collect()

@@ -6,6 +6,7 @@ use cellwright_api::internal::{
     LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
 };
 use cellwright_cell::command::Done;
+use cellwright_cell::name::Name;
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
 use cellwright_scheduler::http_link::HttpLink;
@@ -63,7 +64,8 @@ async fn the_three_questions_and_their_answers() {
     let request = LogRequest { after: 7, wait: Span(50) };
     assert_eq!(asked, (LOG_PATH.to_owned(), wire(&request)));
 
-    let proposal: Proposal = pass::proposal(Plan { made_at: 4, groups: vec![] });
+    let proposal: Proposal =
+        pass::proposal(&Name::new("s1").unwrap(), Plan { made_at: 4, groups: vec![] });
     let answer = ProposalAnswer { index: 11, verdicts: vec![Ok(Done::Unchanged)] };
     let (link, served) = answering("200 OK", wire(&answer)).await;
     assert_eq!(link.propose(proposal.clone()).await, Ok(answer));
@@ -91,11 +93,13 @@ async fn the_three_questions_and_their_answers() {
 async fn what_the_master_refuses_and_what_never_arrived_are_told_apart() {
     let said = br#"{"code":"not-allowed","message":"not a scheduler","hint":"","details":{}}"#;
     let (link, served) = answering("403 Forbidden", said.to_vec()).await;
-    let refused = link.propose(pass::proposal(Plan::default())).await.unwrap_err();
+    let refused =
+        link.propose(pass::proposal(&Name::new("s1").unwrap(), Plan::default())).await.unwrap_err();
     assert!(matches!(&refused, LinkError::Refused(why) if why.contains("not a scheduler")));
     served.await.unwrap();
     let (link, served) = answering("200 OK", b"\xff\xff".to_vec()).await;
-    let odd = link.propose(pass::proposal(Plan::default())).await.unwrap_err();
+    let odd =
+        link.propose(pass::proposal(&Name::new("s1").unwrap(), Plan::default())).await.unwrap_err();
     assert!(matches!(odd, LinkError::Unreachable(_)), "{odd}");
     served.await.unwrap();
 }

@@ -45,7 +45,7 @@ impl ByHand {
     }
 
     fn propose(&self, plan: &cellwright_cell::plan::Plan) -> Tally {
-        let answer = self.master.apply(pass::proposal(plan.clone()).requests);
+        let answer = self.master.apply(pass::proposal(&support::name("s1"), plan.clone()).requests);
         Tally::of(plan, answer.verdicts.first())
     }
 }

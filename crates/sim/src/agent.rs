@@ -346,7 +346,8 @@ impl VirtualAgent {
         let emptied: Vec<Attempt> = self.control.not_emptied().collect();
         emptied.into_iter().for_each(|attempt| self.control.emptied(attempt));
         let (room, keep) = (self.kernel.room(capacity), Room::kept_free(capacity));
-        let machine = MachineSample { capacity, room, keep, cores: self.cores.clone() };
+        let cores = self.cores.clone();
+        let machine = MachineSample { capacity, room, keep, cores, idle_permille: None };
         let mut is_news = false;
         for action in self.control.step(Time(now), &machine, &samples) {
             is_news |= self.control_task(action, now);

@@ -189,7 +189,7 @@ impl Line {
 
     async fn ask(&self, master: &str, hang: Option<Span>) -> Result<Answered, ClientError> {
         let sent = self.now();
-        let wall = cellwright_api::clock::wall();
+        let wall = cellwright_identity::clock::wall();
         let report = lock(&self.agent).report(hang.is_some(), wall, sent);
         let orders = self.client.poll(master, &report, hang.unwrap_or(Span::ZERO)).await?;
         self.tally.polls.fetch_add(1, Ordering::Relaxed);

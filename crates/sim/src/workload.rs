@@ -3,7 +3,7 @@
 //! measure is the product and not a model of it.
 
 use crate::trace::ReadReport;
-use cellwright_cell::command::{Actor, Command, Done, Entry, Request, ReservationChange, Verdict};
+use cellwright_cell::command::{Command, Done, Entry, Request, ReservationChange, Verdict};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::{Band, Priority};
@@ -202,7 +202,7 @@ impl Workload {
     }
 }
 
-/// One command by the system as an entry of its own.
+/// One command as an entry of its own, by whoever sends such a command in a cell.
 ///
 /// # Errors
 /// When the cell refuses it, or a part of it.
@@ -213,7 +213,7 @@ pub fn apply_one(
 ) -> Result<(), Refused> {
     let what = describe(&command);
     let now = state.now();
-    let request = Request { by: Actor::System, id: None, command };
+    let request = Request::sent(command, state);
     let verdicts = state.apply(&Entry { now, requests: vec![request] }, events);
     match verdicts.into_iter().next() {
         Some(Verdict::Err(refusal)) => Err(Refused { what, refusal }),

@@ -105,7 +105,7 @@ fn a_refused_plan_is_an_error_that_names_task_and_machine() {
     let text = error.to_string();
     assert!(text.starts_with("1 of 1 groups of the plan were refused"), "{text}");
     assert!(text.contains("research/genome-assembly/0 on std-01"), "{text}");
-    assert!(state.tasks().get(task).is_some_and(|row| row.machine.is_none()));
+    assert!(state.tasks().get(task).is_some_and(|row| row.machine().is_none()));
     check_sound(&state);
 }
 

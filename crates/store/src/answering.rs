@@ -16,13 +16,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use openraft::error::RaftError;
-use openraft::raft::AppendEntriesResponse;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::election::PreVote;
 use crate::guard::check_call;
-use crate::raft::NodeId;
+use crate::raft::{NodeId, TypeConfig};
 use crate::replica::Replica;
 use crate::status::{Member, Role};
 use crate::transport::{RaftAnswer, RaftCall, Sender, refused};
@@ -88,7 +88,7 @@ impl Replica {
 
     async fn answer(&self, from: NodeId, call: RaftCall) -> RaftAnswer {
         match call {
-            RaftCall::Append(request) => match self.raft.append_entries(request).await {
+            RaftCall::Append(request) => match self.append(request).await {
                 Ok(answer) => {
                     if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
                         self.calm.heard_leader();
@@ -122,7 +122,9 @@ impl Replica {
                     Err(RaftError::Fatal(fatal)) => refused(&fatal),
                 }
             }
-            RaftCall::PreVote(asked) => RaftAnswer::PreVote { granted: self.would_vote(&asked) },
+            RaftCall::PreVote(asked) => {
+                RaftAnswer::PreVote { granted: self.would_vote(from, &asked) }
+            }
             RaftCall::Vouch { id, name } => {
                 let members = self.status().members;
                 let is_voter = members.get(&id).is_some_and(|member| {
@@ -148,16 +150,30 @@ impl Replica {
         }
     }
 
+    /// A leader is heard from when its message comes, however long this replica's disk takes.
+    async fn append(
+        &self,
+        request: AppendEntriesRequest<TypeConfig>,
+    ) -> Result<AppendEntriesResponse<NodeId>, RaftError<NodeId>> {
+        if request.vote.leader_id.term >= self.log.term() {
+            self.calm.heard_leader();
+        }
+        self.raft.append_entries(request).await
+    }
+
     /// Whether this replica would vote for the asker, were there an election.
-    fn would_vote(&self, asked: &PreVote) -> bool {
+    fn would_vote(&self, asker: NodeId, asked: &PreVote) -> bool {
         let lease = self.settings.election_max;
-        let is_behind = asked.last_log < self.log.last();
+        let last = self.log.last();
+        let is_behind = asked.last_log < last;
+        // Of two that ask at once, the same one is preferred by both.
+        let is_rival = self.calm.is_asking() && (last, self.id()) > (asked.last_log, asker);
         let leads = self.status().role == Role::Leader && !self.stage.is_handing();
         let is_heard = self.fence.silent().is_some_and(|silent| silent <= lease);
         // Whoever was voted for a moment ago is not to be deposed before it could say so.
         let is_busy = self.calm.has_voted_within(self.settings.heartbeat * 2);
         let is_led = (leads && is_heard) || self.calm.is_led_within(lease);
-        !(is_behind || is_busy || is_led)
+        !(is_behind || is_rival || is_busy || is_led)
     }
 
     /// Why the sender is not listened to.

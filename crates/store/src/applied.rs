@@ -111,7 +111,7 @@ impl RaftStateMachine<TypeConfig> for Applied {
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
         if let Some(last) = entries.last() {
-            self.log.wait_durable(last.log_id.index).await?;
+            self.log.wait_to_apply(last.log_id.index).await?;
         }
         Ok(entries.into_iter().map(|entry| self.apply_one(entry)).collect())
     }

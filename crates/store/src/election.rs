@@ -6,8 +6,9 @@
 //! nothing was wrong. Here a replica first asks the others whether they would vote for it
 //! ([`PreVote`]), which changes nothing anywhere. They would if they have not heard from a leader
 //! for as long as a leader's lease lasts, do not lead themselves with a quorum behind them, have
-//! voted for nobody a moment ago, and have no entry that the asker lacks. Only with a majority for
-//! it does the replica tell openraft to stand.
+//! voted for nobody a moment ago, and have no entry that the asker lacks. Of two that ask at the
+//! same time, the one with the longer log, or else the higher number, is the one that gets a yes:
+//! votes are not split. Only with a majority for it does the replica tell openraft to stand.
 //!
 //! Terms play no part in a pre-vote: a replica whose term is behind learns the newer one from the
 //! real election that it loses, and stands again.
@@ -47,6 +48,8 @@ pub(crate) struct Calm(Arc<Mutex<Reasons>>, Arc<watch::Sender<bool>>);
 struct Reasons {
     leader: Option<Instant>,
     voted: Option<Instant>,
+    /// This replica asks the others whether they would vote for it.
+    is_asking: bool,
 }
 
 impl Calm {
@@ -87,9 +90,18 @@ impl Calm {
         self.reasons().voted.is_some_and(|at| at.elapsed() <= time)
     }
 
+    fn set_asking(&self, is_asking: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_asking = is_asking;
+    }
+
+    /// Whether this replica asks for votes itself.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.reasons().is_asking
+    }
+
     /// Whether there was a leader or a vote since then.
     fn is_disturbed_since(&self, then: Instant) -> bool {
-        let Reasons { leader, voted } = self.reasons();
+        let Reasons { leader, voted, .. } = self.reasons();
         leader.max(voted) > Some(then)
     }
 }
@@ -141,17 +153,22 @@ impl Campaign {
                 }
             }
             self.calm.lose_leader();
+            self.calm.set_asking(true);
             let began = Instant::now();
             let is_wanted = self.would_win().await && !self.calm.is_disturbed_since(began);
-            if is_wanted && self.stand().await.is_err() {
+            let stood = if is_wanted { self.stand().await } else { Ok(()) };
+            self.calm.set_asking(false);
+            if stood.is_err() {
                 return;
             }
             wait = self.next_wait();
         }
     }
 
+    /// The lease is waited out before the drawn time begins. What is drawn need only keep two from
+    /// asking in the same moment, and a round of questions takes much less than a heartbeat.
     fn next_wait(&self) -> Wait {
-        let drawn = draw_between(self.settings.election_min, self.settings.election_max);
+        let drawn = draw_between(self.settings.heartbeat, self.settings.heartbeat * 3);
         Wait { since: Instant::now(), drawn, is_first: false }
     }
 
@@ -171,7 +188,7 @@ impl Campaign {
 
     /// When to stand next, as far as is known now.
     fn due(&self, wait: &Wait) -> Instant {
-        let Reasons { leader, voted } = self.calm.reasons();
+        let Reasons { leader, voted, .. } = self.calm.reasons();
         let lease = self.settings.election_max;
         let is_alone = self.raft.metrics().borrow().membership_config.voter_ids().eq([self.id]);
         if is_alone && wait.is_first {

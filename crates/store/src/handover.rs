@@ -1,7 +1,8 @@
-//! Room on the disk of the log, and handing the lead over for want of it.
+//! Room on the disk of the log, and handing the lead over: for want of room, or before a stop.
 //!
 //! A leader without room refuses every write, however well its followers are. So a leader that
-//! comes near its reserve looks for a voter that has room and lets it lead. Openraft 0.9 has no
+//! comes near its reserve looks for a voter that has room and lets it lead. A leader that is told
+//! to stop does the same, or its followers would wait out its silence. Openraft 0.9 has no
 //! transfer of leadership, and a replica that stands while the others hear a leader gets no votes;
 //! so the leader takes no more proposals, waits until its successor has the whole log, stops its
 //! heartbeats until the leases it gave have run out, and then asks the successor to stand at once.
@@ -23,6 +24,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::disk::DiskHandle;
 use crate::raft::{NodeId, Peer, TypeConfig};
+use crate::replica::Replica;
 use crate::settings::Settings;
 use crate::status::{Member, Role, Status};
 use crate::transport::{RaftAnswer, RaftCall, Transport};
@@ -78,6 +80,11 @@ impl Stage {
     /// Nobody has more room.
     const NOBODY: u8 = 2;
 
+    /// Whether it was begun: not while it is under way already.
+    fn begin(&self) -> bool {
+        self.0.swap(Stage::HANDING, Ordering::SeqCst) != Stage::HANDING
+    }
+
     fn set(&self, stage: u8) {
         self.0.store(stage, Ordering::SeqCst);
     }
@@ -117,6 +124,30 @@ enum Kept {
     Silent(NodeId),
     #[error("replica {0} was not elected")]
     NotElected(NodeId),
+    #[error("it is being handed over already")]
+    UnderWay,
+}
+
+impl Replica {
+    /// Hands the lead over, if this replica has it and another voter can take it: whoever is about
+    /// to stop leaves a cell that has a leader. Takes about a leader's lease and a heartbeat.
+    pub async fn hand_over(&self) {
+        self.steward().hand_over_before_stop().await;
+    }
+
+    pub(crate) fn steward(&self) -> Steward {
+        Steward {
+            raft: self.raft.clone(),
+            transport: Arc::clone(&self.transport),
+            settings: self.settings.clone(),
+            disk: self.disk.clone(),
+            status: self.status.clone(),
+            stage: self.stage.clone(),
+            found: Arc::clone(&self.short),
+            room: Arc::clone(&self.room),
+            rooms: Arc::clone(&self.rooms),
+        }
+    }
 }
 
 impl Steward {
@@ -140,6 +171,10 @@ impl Steward {
             };
             let room = Room { free, reserve: self.settings.reserve_bytes };
             *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+            // Somebody else hands over, and says when that is done.
+            if self.stage.is_handing() {
+                continue;
+            }
             let leads = self.status.borrow().role == Role::Leader;
             match leads {
                 true if look.is_multiple_of(ASK_EVERY) => drop(self.ask_others().await),
@@ -153,7 +188,7 @@ impl Steward {
             if Instant::now() < not_before {
                 continue;
             }
-            match self.hand_over().await {
+            match self.hand_over(Room::is_ample).await {
                 Ok(to) => tracing::warn!(free, to, "handed the lead over: the disk is short"),
                 Err(why) => {
                     if !self.stage.is_hopeless() {
@@ -166,20 +201,38 @@ impl Steward {
         }
     }
 
-    async fn hand_over(&self) -> Result<NodeId, Kept> {
-        let (to, peer) = self.successor().await.ok_or(Kept::Nobody)?;
-        self.stage.set(Stage::HANDING);
+    /// For a leader that is about to stop; whatever comes of it, it may.
+    pub(crate) async fn hand_over_before_stop(&self) {
+        let is_alone = {
+            let status = self.status.borrow();
+            let voters = status.members.values().filter(|member| member.voter).count();
+            status.role != Role::Leader || voters < 2
+        };
+        if is_alone {
+            return;
+        }
+        match self.hand_over(|room| !room.is_short()).await {
+            Ok(to) => tracing::info!(to, "handed the lead over before stopping"),
+            Err(why) => tracing::warn!(%why, "stops as the leader"),
+        }
+    }
+
+    async fn hand_over(&self, will_do: impl Fn(&Room) -> bool) -> Result<NodeId, Kept> {
+        let (to, peer) = self.successor(will_do).await.ok_or(Kept::Nobody)?;
+        if !self.stage.begin() {
+            return Err(Kept::UnderWay);
+        }
         let done = self.hand_to(to, peer).await;
         self.raft.runtime_config().heartbeat(true);
         self.stage.set(Stage::IDLE);
         done.map(|()| to)
     }
 
-    /// The voter with room that is furthest in the log.
-    async fn successor(&self) -> Option<(NodeId, Peer)> {
+    /// The voter whose room will do that is furthest in the log.
+    async fn successor(&self, will_do: impl Fn(&Room) -> bool) -> Option<(NodeId, Peer)> {
         let others = self.ask_others().await;
-        let ample = others.into_iter().filter(|(_, _, room)| room.is_ample());
-        let best = ample.max_by_key(|(id, member, room)| (member.matched, room.free, *id));
+        let able = others.into_iter().filter(|(_, _, room)| will_do(room));
+        let best = able.max_by_key(|(id, member, room)| (member.matched, room.free, *id));
         best.map(|(id, member, _)| (id, member.peer))
     }
 

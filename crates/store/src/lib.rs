@@ -47,7 +47,7 @@ pub use real_disk::RealDisk;
 pub use recover::TornTail;
 pub use replica::{Entries, LoggedEntry, Proposed, Purpose, Recovery, Replica};
 pub use runtime::{SeededRuntime, seed_randomness};
-pub use settings::{FatalHook, Settings, exit_process};
+pub use settings::{FatalHook, Settings, StoreBugs, exit_process};
 pub use status::{Member, Role, Status};
 pub use transport::{CallAnswer, CallError, CallFuture, RaftAnswer, RaftCall, Sender, Transport};
 

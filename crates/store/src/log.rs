@@ -5,28 +5,34 @@
 //! highest flushed ticket says what is durable.
 //!
 //! Openraft 0.9 waits for each append before it looks at the next proposal, which would mean a
-//! flush per proposal. A leader's own appends are therefore reported as done at once, and the
-//! promise is kept elsewhere:
+//! flush per proposal. A leader's own appends are therefore reported as done at once, and followers
+//! are sent them while this replica flushes them: the two flushes are side by side. Openraft then
+//! counts the leader for a quorum before its copy is durable, so what openraft calls committed is
+//! believed only as far as this replica has flushed:
 //!
-//! - followers are sent an entry only when it is durable here ([`DurableReader`]), so any quorum
-//!   that includes a follower implies that the leader's copy is durable, as if it had waited;
 //! - an entry is applied, and its proposer answered, only when it is durable here
-//!   ([`Log::wait_durable`]), which covers the single voter, who commits on its own.
+//!   ([`Log::wait_durable`]);
+//! - followers are told of commits only as far as they are durable here ([`Log::durable_part`]);
+//! - members change only when all that openraft calls committed is durable here
+//!   ([`Log::wait_all_durable`]).
 //!
-//! A crash can thus take only entries that nobody has seen. A follower's appends are answered after
-//! the flush, as always. The alternative, packing many proposals into one entry, gives them all one
-//! index, and callers want an index of their own.
+//! What a crash of the leader takes may be on followers' disks, and nobody was promised anything
+//! about it. A follower's appends are answered after the flush, as always. The argument is in
+//! `docs/decisions/0032-flushes-side-by-side.md`. The alternative, packing many proposals into one
+//! entry, gives them all one index, and callers want an index of their own.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cellwright_supervise::plant;
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::disk::DiskHandle;
 use crate::raft::{
@@ -34,6 +40,7 @@ use crate::raft::{
 };
 use crate::record::{HEAD_LEN, HardState, Record, Spot, TAIL_LEN, segment_path};
 use crate::recover::Recovered;
+use crate::settings::{Settings, StoreBugs};
 use crate::writer::{Done, Op};
 
 /// Where an entry's record lies.
@@ -152,9 +159,22 @@ pub(crate) struct Shared {
     durable: watch::Receiver<u64>,
     disk: DiskHandle,
     max_append_bytes: usize,
+    /// When the flush that is under way began.
+    flushing: Mutex<Option<Instant>>,
+    bugs: StoreBugs,
 }
 
 impl Shared {
+    /// A flush begins, or none is under way any more.
+    pub(crate) fn set_flushing(&self, since: Option<Instant>) {
+        *self.flushing.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    fn has_flushed_for(&self, bound: Duration) -> bool {
+        let since = *self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() >= bound)
+    }
+
     pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,12 +196,6 @@ impl From<Closed> for StorageError {
     }
 }
 
-/// What [`Log::scan`] may return, and how.
-struct Limits {
-    bytes: usize,
-    durable_only: bool,
-}
-
 impl Log {
     pub(crate) fn new(
         id: NodeId,
@@ -189,7 +203,7 @@ impl Log {
         ops: mpsc::UnboundedSender<Op>,
         durable: watch::Receiver<u64>,
         disk: DiskHandle,
-        max_append_bytes: usize,
+        settings: &Settings,
     ) -> Log {
         let slots = std::mem::take(&mut recovered.slots);
         let evicted = slots.iter().take_while(|slot| slot.entry.is_none()).count();
@@ -202,8 +216,17 @@ impl Log {
             cached_bytes,
             evicted,
         };
-        let memory = Mutex::new(memory);
-        Log { shared: Arc::new(Shared { id, memory, ops, durable, disk, max_append_bytes }) }
+        let shared = Shared {
+            id,
+            memory: Mutex::new(memory),
+            ops,
+            durable,
+            disk,
+            max_append_bytes: settings.max_append_bytes,
+            flushing: Mutex::default(),
+            bugs: settings.bugs,
+        };
+        Log { shared: Arc::new(shared) }
     }
 
     /// Queues one operation; memory is locked so that tickets and queue are in the same order.
@@ -230,14 +253,56 @@ impl Log {
     /// Waits until the entry at `index` is durable; entries already gone from the log are.
     pub(crate) async fn wait_durable(&self, index: u64) -> Result<(), StorageError> {
         let ticket = self.shared.memory().slot(index).map_or(0, |slot| slot.ticket);
+        self.wait_flushed(ticket).await
+    }
+
+    /// The same of what is applied next.
+    pub(crate) async fn wait_to_apply(&self, index: u64) -> Result<(), StorageError> {
+        if self.shared.bugs.applies_unflushed {
+            return Ok(());
+        }
+        self.wait_durable(index).await
+    }
+
+    /// Waits until everything that the log holds by now is durable.
+    pub(crate) async fn wait_all_durable(&self) -> Result<(), StorageError> {
+        let ticket = self.shared.memory().ticket;
+        self.wait_flushed(ticket).await
+    }
+
+    async fn wait_flushed(&self, ticket: u64) -> Result<(), StorageError> {
         let mut durable = self.shared.durable.clone();
         let reached = durable.wait_for(|flushed| *flushed >= ticket).await;
         reached.map(|_| ()).map_err(|_| write_error("the log stopped before a flush"))
     }
 
-    /// Entries of `start..end`, as many as `limits` allow but at least one if there is any.
-    async fn scan(&self, start: u64, end: u64, limits: Limits) -> Result<Vec<Entry>, StorageError> {
-        let slots = self.slots(start, end, &limits);
+    /// As much of a commit as is durable here: what a follower may be told of it.
+    pub(crate) fn durable_part(&self, commit: Option<LogId>) -> Option<LogId> {
+        if self.shared.bugs.announces_unflushed {
+            return commit;
+        }
+        let memory = self.shared.memory();
+        let flushed = *self.shared.durable.borrow();
+        let durable = memory.slots.partition_point(|slot| slot.ticket <= flushed);
+        let last = match durable.checked_sub(1) {
+            Some(at) => memory.slots.get(at).map(|slot| slot.id),
+            None => memory.hard.purged,
+        };
+        // Both are of one log, where terms rise with the index.
+        commit.min(last)
+    }
+
+    /// Waits while one flush takes `bound` or longer. A leader whose disk hangs falls silent, so
+    /// that the others elect one that can write.
+    pub(crate) async fn wait_unless_stalled(&self, bound: Duration) {
+        let mut durable = self.shared.durable.clone();
+        // An error means that the writer has gone; then there is nothing to wait for.
+        let _gone = durable.wait_for(|_| !self.shared.has_flushed_for(bound)).await;
+    }
+
+    /// Entries of `start..end`, as many as fit into `limit` bytes but at least one if there is any.
+    async fn scan(&self, start: u64, end: u64, limit: usize) -> Result<Vec<Entry>, StorageError> {
+        let slots = self.slots(start, end, limit);
         let begin = slots.first().map_or(start, |slot| slot.id.index);
         let missing = slots.iter().filter(|slot| slot.entry.is_none());
         let places: Vec<Place> = missing.filter_map(|slot| slot.place).collect();
@@ -253,17 +318,15 @@ impl Log {
         entries.ok_or_else(|| read_error("an entry is neither on disk nor in memory"))
     }
 
-    fn slots(&self, start: u64, end: u64, limits: &Limits) -> Vec<Slot> {
+    fn slots(&self, start: u64, end: u64, limit: usize) -> Vec<Slot> {
         let memory = self.shared.memory();
-        let flushed = *self.shared.durable.borrow();
         let start = start.max(memory.first());
         let mut bytes = 0;
         let mut slots = Vec::new();
         for index in start..end {
             let Some(slot) = memory.slot(index) else { break };
             bytes += slot.bytes;
-            let waits = limits.durable_only && slot.ticket > flushed;
-            if waits || (!slots.is_empty() && bytes > limits.bytes) {
+            if !slots.is_empty() && bytes > limit {
                 break;
             }
             slots.push(slot.clone());
@@ -280,15 +343,14 @@ impl Log {
         self.shared.disk.run(read).await?
     }
 
-    /// Durable payload entries from `from` on and the index to go on from.
+    /// Payload entries of `from..end` and the index to go on from.
     pub(crate) async fn read_payloads(
         &self,
         from: u64,
         end: u64,
         max_bytes: usize,
     ) -> Result<(Vec<(LogId, bytes::Bytes)>, u64), StorageError> {
-        let limits = Limits { bytes: max_bytes, durable_only: true };
-        let entries = self.scan(from, end, limits).await?;
+        let entries = self.scan(from, end, max_bytes).await?;
         let next = entries.last().map_or(from, |entry| entry.log_id.index + 1);
         let payloads = entries.into_iter().filter_map(|entry| match entry.payload {
             EntryPayload::Normal(payload) => Some((entry.log_id, payload.0)),
@@ -338,47 +400,29 @@ impl RaftLogReader<TypeConfig> for Log {
         range: RB,
     ) -> Result<Vec<Entry>, StorageError> {
         let (start, end) = range_of(&range);
-        self.scan(start, end, Limits { bytes: usize::MAX, durable_only: false }).await
-    }
-}
-
-/// The reader that replication uses: it hands out durable entries only.
-pub struct DurableReader(Log);
-
-impl RaftLogReader<TypeConfig> for DurableReader {
-    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
-        &mut self,
-        range: RB,
-    ) -> Result<Vec<Entry>, StorageError> {
-        let (start, end) = range_of(&range);
-        let next = self.0.shared.memory().next();
-        if let Some(last) = end.min(next).checked_sub(1) {
-            self.0.wait_durable(last).await?;
-        }
-        self.0.scan(start, end, Limits { bytes: usize::MAX, durable_only: true }).await
+        self.scan(start, end, usize::MAX).await
     }
 
+    /// For followers: durable here or not.
     async fn limited_get_log_entries(
         &mut self,
         start: u64,
         end: u64,
     ) -> Result<Vec<Entry>, StorageError> {
-        self.0.wait_durable(start).await?;
-        let bytes = self.0.shared.max_append_bytes;
-        self.0.scan(start, end, Limits { bytes, durable_only: true }).await
+        self.scan(start, end, self.shared.max_append_bytes).await
     }
 }
 
 impl RaftLogStorage<TypeConfig> for Log {
-    type LogReader = DurableReader;
+    type LogReader = Log;
 
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, StorageError> {
         let memory = self.shared.memory();
         Ok(LogState { last_purged_log_id: memory.hard.purged, last_log_id: memory.last() })
     }
 
-    async fn get_log_reader(&mut self) -> DurableReader {
-        DurableReader(self.clone())
+    async fn get_log_reader(&mut self) -> Log {
+        self.clone()
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), StorageError> {

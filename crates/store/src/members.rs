@@ -118,9 +118,18 @@ impl Replica {
         if self.stage.is_handing() {
             return Err(MemberError::Busy);
         }
+        let changing = async {
+            // Openraft takes a change once it calls the one before committed. Until that is
+            // durable here it may be on fewer disks than a majority, and a crash of this leader
+            // would leave two memberships with majorities that share nobody.
+            if let Err(error) = self.log.wait_all_durable().await {
+                return Err(MemberError::Fatal { why: error.to_string() });
+            }
+            Ok(self.raft.change_membership(change, keep_as_learner).await)
+        };
         let changed = tokio::select! {
             biased;
-            changed = self.raft.change_membership(change, keep_as_learner) => changed,
+            changed = changing => changed?,
             silent = self.fence.trips(self.settings.fence_after) => {
                 return Err(MemberError::Unsure { silent });
             }

@@ -90,7 +90,7 @@ impl OfflineLog {
             let source = io::Error::new(io::ErrorKind::NotFound, "there is no log in it");
             return Err(OpenError::Disk { path: dir.display().to_string(), source });
         };
-        found.settle(owner)?;
+        found.settle()?;
         let snapshots = snapshot::indexes(&disk)?;
         // As a replica would refuse it; a snapshot that does not read is reported when asked for.
         if let Ok((Some(Loaded { name, meta, .. }), _)) = snapshot::load(&disk, owner.cell, 0)

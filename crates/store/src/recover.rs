@@ -16,8 +16,9 @@
 //!
 //! A leader that restarts stands for election again and does not resume its term. Resuming, which
 //! openraft would do, needs two things that are not certain here: that no index of the term is
-//! handed out twice, which a cut tail makes possible, and that it knows what had been committed,
-//! for the recorded commit lags behind and fresh reads would be stale.
+//! handed out twice, though followers may hold entries of it that a power cut took from this
+//! leader, and that it knows what had been committed, for the recorded commit lags behind and fresh
+//! reads would be stale.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +29,7 @@ use crate::disk::Disk;
 use crate::error::OpenError;
 use crate::guard::{TERM_LEAP, highest_term};
 use crate::log::{Place, Slot};
-use crate::raft::{EntryPayload, LogId, Membership, Vote, next_index};
+use crate::raft::{EntryPayload, LogId, Membership, NodeId, Vote, next_index};
 use crate::record::{
     DIR, Found, HEAD_LEN, HEADER_LEN, HardState, Kind, Owner, Record, SegmentHeader, Spot,
     UNKNOWN_KIND, VERSION, segment_path, sequence_of,
@@ -71,7 +72,13 @@ pub(crate) fn recover(disk: &dyn Disk, owner: Owner) -> Result<Recovered, OpenEr
         let at = |source| OpenError::Disk { path: file.clone(), source };
         disk.truncate(file, *offset).map_err(at)?;
     }
-    log.settle(owner)?;
+    // A process that was killed between a write and its flush left what reads well and may yet be
+    // lost. From here on all that was read counts as durable.
+    if let Some(newest) = log.segments.last() {
+        let path = segment_path(newest.sequence);
+        disk.sync(&path).map_err(|source| OpenError::Disk { path, source })?;
+    }
+    log.settle()?;
     Ok(log)
 }
 
@@ -214,7 +221,7 @@ impl Recovered {
         self.next = self.next.max(keep_from);
     }
 
-    pub(crate) fn settle(&mut self, owner: Owner) -> Result<(), OpenError> {
+    pub(crate) fn settle(&mut self) -> Result<(), OpenError> {
         let purged = next_index(self.hard.purged.as_ref());
         let first = self.slots.front().map_or(self.next, |slot| slot.id.index);
         if first != purged {
@@ -222,18 +229,24 @@ impl Recovered {
             let file = self.segments.first().map(|segment| segment_path(segment.sequence));
             return Err(damaged(&file.unwrap_or_else(|| DIR.to_owned()), 0, &what));
         }
-        // Written ahead of the entries it speaks of, which a power cut may have taken.
+        // Written ahead of the entries it speaks of, which a power cut may have taken. What is left
+        // of them is committed: it is on this disk and on those of the others that were counted.
         let last = self.last();
         if next_index(self.hard.committed.as_ref()) > self.next {
             self.hard.committed = last;
         }
         self.mend_vote();
+        Ok(())
+    }
+
+    /// A leader that comes back does not lead on in its term. Followers may hold entries of that
+    /// term that were lost here, and their indexes would be given to others.
+    pub(crate) fn leave_term(&mut self, replica: NodeId) {
         if let Some(vote) = &mut self.hard.vote
-            && vote.leader_id.node_id == owner.replica
+            && vote.leader_id.node_id == replica
         {
             vote.committed = false;
         }
-        Ok(())
     }
 
     /// A vote of a term that nobody can count on from was taken from a stranger by a build that

@@ -22,7 +22,7 @@ use crate::disk::{Disk, DiskHandle};
 use crate::election::{Calm, Campaign};
 use crate::error::{BootstrapError, OpenError, ProposeError, ReadEntriesError, SnapshotError};
 use crate::guard::Received;
-use crate::handover::{Room, Stage, Steward};
+use crate::handover::{Room, Stage};
 use crate::log::Log;
 use crate::machine::Machine;
 use crate::raft::{NodeId, Payload, Peer, TypeConfig, next_index};
@@ -32,7 +32,7 @@ use crate::runtime::supervised;
 use crate::settings::{FatalHook, Settings};
 use crate::snapshot::{self, Loaded};
 use crate::status::{Ends, Fence, Member, Role, Status, follow, listed};
-use crate::transport::{Network, Transport};
+use crate::transport::{LineTimes, Network, Transport};
 use crate::writer::{Op, Writer, first_bytes};
 
 /// What a proposal came to.
@@ -91,10 +91,10 @@ pub struct Replica {
     pub(crate) log: Log,
     pub(crate) disk: DiskHandle,
     /// The disk was found short.
-    short: Arc<Notify>,
-    room: Arc<Mutex<Room>>,
+    pub(crate) short: Arc<Notify>,
+    pub(crate) room: Arc<Mutex<Room>>,
     /// Of the other voters, as a leader knows it.
-    rooms: Arc<Mutex<BTreeMap<NodeId, Room>>>,
+    pub(crate) rooms: Arc<Mutex<BTreeMap<NodeId, Room>>>,
     ops: mpsc::UnboundedSender<Op>,
     pub(crate) status: watch::Receiver<Status>,
     pub(crate) barriers: mpsc::UnboundedSender<Barrier>,
@@ -130,6 +130,9 @@ pub async fn open_storage(
     let witnessed = machine.witnessed();
     let read = disk.run(move |disk| read_disk(disk, owner, witnessed)).await;
     let (mut recovered, loaded, recovery) = read.map_err(|e| on_disk("", e))??;
+    if !settings.bugs.resumes_term {
+        recovered.leave_term(id);
+    }
     let mut machine = machine;
     if let Some(Loaded { name, meta, body }) = &loaded {
         let index = meta.last_log_id.map_or(0, |id| id.index);
@@ -142,8 +145,7 @@ pub async fn open_storage(
     let (ops, queue) = mpsc::unbounded_channel();
     let (durable, flushed) = watch::channel(0);
     let (covered, covers) = watch::channel(next_index(last.as_ref()));
-    let limit = settings.max_append_bytes;
-    let log = Log::new(id, &mut recovered, ops.clone(), flushed, disk.clone(), limit);
+    let log = Log::new(id, &mut recovered, ops.clone(), flushed, disk.clone(), settings);
     let writer = Writer {
         shared: Arc::clone(&log.shared),
         disk: disk.clone(),
@@ -236,7 +238,7 @@ impl Replica {
         let network = Network {
             transport: Arc::clone(&transport),
             log: log.clone(),
-            retry: settings.heartbeat * 2,
+            times: LineTimes::of(&settings),
         };
         let supervisor = settings.supervisor.clone();
         let starting = Raft::new(id, config, network, log.clone(), applied);
@@ -282,20 +284,6 @@ impl Replica {
         supervisor.errand("the campaign for votes", replica.campaign().run());
         supervisor.errand("read indexes", replica.read_index().run(asked));
         Ok(replica)
-    }
-
-    fn steward(&self) -> Steward {
-        Steward {
-            raft: self.raft.clone(),
-            transport: Arc::clone(&self.transport),
-            settings: self.settings.clone(),
-            disk: self.disk.clone(),
-            status: self.status.clone(),
-            stage: self.stage.clone(),
-            found: Arc::clone(&self.short),
-            room: Arc::clone(&self.room),
-            rooms: Arc::clone(&self.rooms),
-        }
     }
 
     fn campaign(&self) -> Campaign {

@@ -23,13 +23,27 @@ pub fn exit_process(why: &str) {
     std::process::exit(INPUT_OUTPUT_ERROR);
 }
 
+/// Known bugs that a simulator plants to see them caught. All off in every other run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreBugs {
+    /// Entries are applied and answered before they are flushed here.
+    pub applies_unflushed: bool,
+    /// Followers are told of commits that count a copy of the leader that is not flushed.
+    pub announces_unflushed: bool,
+    /// A leader that restarts leads on in its old term, as openraft would have it.
+    pub resumes_term: bool,
+}
+
 #[derive(Clone)]
 pub struct Settings {
     /// Written into every file: a replica refuses files of another cell.
     pub cell: [u8; 16],
     pub heartbeat: Duration,
-    /// Openraft adds the leader's lease to the drawn timeout, so a failover takes about twice this.
+    /// How long a replica waits for others in an election, and how long a flush of a leader may
+    /// take before it falls silent.
     pub election_min: Duration,
+    /// How long a leader that was heard from is believed to lead: its lease. Whoever stands waits
+    /// for as long, and up to three heartbeats more.
     pub election_max: Duration,
     /// A leader that heard from no quorum for this long refuses writes and linearizable reads.
     pub fence_after: Duration,
@@ -58,6 +72,8 @@ pub struct Settings {
     pub on_fatal: FatalHook,
     /// Watches over the tasks that a replica cannot live without.
     pub supervisor: Supervisor,
+    #[doc(hidden)]
+    pub bugs: StoreBugs,
 }
 
 impl Default for Settings {
@@ -81,6 +97,7 @@ impl Default for Settings {
             promote_timeout: Duration::from_secs(60),
             on_fatal: Arc::new(exit_process),
             supervisor: Supervisor::default(),
+            bugs: StoreBugs::default(),
         }
     }
 }

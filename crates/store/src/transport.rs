@@ -19,12 +19,14 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
 
 use crate::election::PreVote;
 use crate::guard::{self, Absurd};
 use crate::handover::Room;
 use crate::log::Log;
 use crate::raft::{LeaderId, LogId, NodeId, Peer, TypeConfig, Vote};
+use crate::settings::Settings;
 
 /// Who sent a call, as the transport has established.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,9 +148,31 @@ fn decode<T: for<'a> Deserialize<'a>>(bytes: &[u8]) -> Result<T, CallError> {
 /// Hands openraft's calls to a transport.
 pub(crate) struct Network {
     pub(crate) transport: Arc<dyn Transport>,
-    /// Knows this replica's term.
+    /// Knows this replica's term and what of it is durable.
     pub(crate) log: Log,
-    pub(crate) retry: Duration,
+    pub(crate) times: LineTimes,
+}
+
+/// How long a leader waits for what, on its way to a follower.
+#[derive(Clone, Copy)]
+pub(crate) struct LineTimes {
+    /// Between two tries to reach one that is out of reach.
+    retry: Duration,
+    /// A flush that takes this long is a disk that hangs.
+    stalled: Duration,
+    /// How long a message that carries nothing but a commit waits for it to be durable here. The
+    /// next message would tell of it as well, but that may be a heartbeat away.
+    commit: Duration,
+}
+
+impl LineTimes {
+    pub(crate) fn of(settings: &Settings) -> LineTimes {
+        LineTimes {
+            retry: settings.heartbeat * 2,
+            stalled: settings.election_min,
+            commit: settings.heartbeat / 3,
+        }
+    }
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
@@ -156,7 +180,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
     async fn new_client(&mut self, target: NodeId, peer: &Peer) -> Line {
         let (transport, peer) = (Arc::clone(&self.transport), peer.clone());
-        Line { transport, target, peer, log: self.log.clone(), retry: self.retry }
+        Line { transport, target, peer, log: self.log.clone(), times: self.times }
     }
 }
 
@@ -166,7 +190,7 @@ pub(crate) struct Line {
     target: NodeId,
     peer: Peer,
     log: Log,
-    retry: Duration,
+    times: LineTimes,
 }
 
 type Failed<E> = RPCError<NodeId, Peer, E>;
@@ -191,6 +215,17 @@ impl Line {
         }
     }
 
+    /// The commit that a follower may be told of with a message of this many entries. Openraft
+    /// counts this replica's copy as soon as it is written; it counts when it is flushed.
+    async fn commit_to_tell(&self, commit: Option<LogId>, entries: usize) -> Option<LogId> {
+        self.log.wait_unless_stalled(self.times.stalled).await;
+        if let Some(index) = commit.map(|id| id.index).filter(|_| entries == 0) {
+            // Late or failed, it is told less.
+            let _late = timeout(self.times.commit, self.log.wait_durable(index)).await;
+        }
+        self.log.durable_part(commit)
+    }
+
     fn absurd<E: std::error::Error>(&self, why: &Absurd) -> Failed<E> {
         tracing::error!(from = self.target, %why, "an answer of another replica is not believed");
         let text = format!("replica {}: {why}", self.target);
@@ -206,9 +241,10 @@ impl Line {
 impl RaftNetwork<TypeConfig> for Line {
     async fn append_entries(
         &mut self,
-        rpc: AppendEntriesRequest<TypeConfig>,
+        mut rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
+        rpc.leader_commit = self.commit_to_tell(rpc.leader_commit, rpc.entries.len()).await;
         let (previous, sent) = (rpc.prev_log_id, rpc.entries.len() as u64);
         let answer = self.send(RaftCall::Append(rpc)).await?;
         guard::check_match(&answer, previous, sent).map_err(|absurd| self.absurd(&absurd))?;
@@ -246,7 +282,7 @@ impl RaftNetwork<TypeConfig> for Line {
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff::new(std::iter::repeat(self.retry))
+        Backoff::new(std::iter::repeat(self.times.retry))
     }
 }
 

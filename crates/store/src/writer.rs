@@ -16,6 +16,7 @@ use std::time::Duration;
 use cellwright_supervise::plant;
 use openraft::storage::LogFlushed;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::disk::{Disk, DiskHandle};
 use crate::log::{Place, Shared};
@@ -28,7 +29,7 @@ use crate::settings::FatalHook;
 
 /// Operations taken from the queue at once.
 const AT_ONCE: usize = 4096;
-/// A piece is flushed when it has grown to this, so that followers can be sent its beginning.
+/// A piece is flushed when it has grown to this, so that its beginning is answered.
 const PIECE_BYTES: usize = 8 << 20;
 const FULL_RETRY: Duration = Duration::from_millis(200);
 
@@ -191,7 +192,9 @@ impl Writer {
         let (bytes, places) = self.encode(&piece.records);
         let sequence = self.current().sequence;
         let written = Written { sequence, kept: self.current().len, bytes: Arc::new(bytes), begin };
+        self.shared.set_flushing(Some(Instant::now()));
         self.write(&written).await?;
+        self.shared.set_flushing(None);
         let next_index = self.next_index;
         if let Some(current) = self.segments.last_mut() {
             current.len += written.bytes.len() as u64;

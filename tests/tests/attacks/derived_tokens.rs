@@ -10,7 +10,7 @@ use tokio::time::timeout;
 /// Saves a context that a command printed, as the file of that name.
 fn save(master: &Guarded, name: &str, context: &str) {
     let file = master.folder.path(name);
-    cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+    cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
 }
 
 #[tokio::test]

@@ -3,12 +3,12 @@
 
 use crate::guarded::Guarded;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::enroll::{
-    AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinReply, JoinRequest, JoinToken,
-};
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
-use cellwright_api::tls::{self, Trust};
+use cellwright_identity::enroll::{
+    AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinReply, JoinRequest, JoinToken,
+};
+use cellwright_identity::tls::{self, Trust};
 use cellwright_tests::LOOK;
 use cellwright_tests::binary::{cell, joined, text};
 use std::io::{Read, Write};

@@ -42,7 +42,7 @@ async fn furnished() -> Guarded {
         let words = [&["user", "add", user][..], capabilities].concat();
         let context = master.cell(&words).expect("a user is added");
         let file = master.folder.path(user);
-        cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+        cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
     }
     let own = master.client_as("ann");
     own.submit_job(None, &spec(INSIDE)).await.expect("ann submits it");

@@ -60,7 +60,7 @@ impl Master {
         command.arg("--contexts").arg(self.folder.path("contexts.toml"));
         let context = said(command.args(["user", "add", user])).expect("a user is added");
         let file = self.folder.path(user);
-        cellwright_api::context::write_private(&file, context.as_bytes()).expect("a file");
+        cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
         self.client(user)
     }
 

@@ -109,7 +109,7 @@ async fn grants(cell: &Machines, number: &str) {
     let (path, change) = (format!("/v1/resources/app/{number}"), Change::default());
     let put = cell.client().change::<_, Changed>(Method::PUT, &path, Some(&lease), &change);
     put.await.expect("a resource is leased");
-    let real = cellwright_api::clock::wall().0 as i64;
+    let real = cellwright_identity::clock::wall().0 as i64;
     let off = status.now.0 as i64 - real;
     assert!(off.abs() < MINUTE, "the log is {off} ms ahead");
 }

@@ -2,9 +2,9 @@
 //! none such: each is refused by the agent with a reason its owner can read, leaves nothing behind,
 //! and the agent goes on. And a job that names a package nobody has yet.
 
-use cellwright_api::secret::{hex, sha256};
 use cellwright_api::types::{Changed, EventView};
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_identity::secret::{hex, sha256};
 use cellwright_tests::machines::{Machines, STAY, Wanted, on};
 use serde_json::{Value, json};
 use std::fs;

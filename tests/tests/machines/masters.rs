@@ -353,7 +353,7 @@ async fn a_replica_that_joins_or_was_removed_is_not_ready_and_refuses_no_token()
     cell.says(&["master", "remove", "m2"]);
     let context = cell.says(&["user", "add", "ann"]);
     let ann = cell.path("ann.toml");
-    cellwright_api::context::write_private(&ann, context.as_bytes()).expect("a file");
+    cellwright_identity::private::write_private(&ann, context.as_bytes()).expect("a file");
     // Not even before it has noticed that its leader says no more.
     for _ in 0..20 {
         let answer = code("ann.toml", &m2).await.map(drop);
@@ -364,6 +364,6 @@ async fn a_replica_that_joins_or_was_removed_is_not_ready_and_refuses_no_token()
     // Whoever knows refuses a token that is wrong.
     let forged = context.replace("token = \"", "token = \"0");
     let wrong = cell.path("wrong.toml");
-    cellwright_api::context::write_private(&wrong, forged.as_bytes()).expect("a file");
+    cellwright_identity::private::write_private(&wrong, forged.as_bytes()).expect("a file");
     assert_eq!(code("wrong.toml", &m1).await.map(drop), Err(Some(Code::Unauthenticated)));
 }

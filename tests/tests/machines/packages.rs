@@ -2,9 +2,9 @@
 //! machine that lies, is damaged or dies half-way costs nobody their package. What came from where
 //! is what agents and masters themselves say to an operator.
 
-use cellwright_api::secret::{hex, sha256};
 use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
+use cellwright_identity::secret::{hex, sha256};
 use cellwright_tests::binary::said;
 use cellwright_tests::machines::{Machine, Machines, STAY, Wanted, name, on, spread};
 use serde_json::{Value, json};

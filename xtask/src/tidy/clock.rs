@@ -8,7 +8,7 @@ use super::Finding;
 use crate::repo::Repo;
 
 /// Where it is asked for.
-const HERE: &str = "crates/api/src/clock.rs";
+const HERE: &str = "crates/identity/src/clock.rs";
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -23,7 +23,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         };
         findings.extend((0..file.tokens.len()).filter(|index| asks(*index)).map(|index| {
             let message = "`SystemTime::now`: decisions take log time; what is of the world asks \
-                           `cellwright_api::clock`";
+                           `cellwright_identity::clock`";
             Finding::new(path, file.tokens[index].line, message)
         }));
     }

@@ -13,13 +13,16 @@ const SERVING: &[&str] = &[
     "agent",
     "api",
     "cli",
+    "gateway",
     "history",
+    "identity",
     "isolate",
     "lang",
     "master",
     "names",
     "package",
     "scheduler",
+    "shim",
     "sim",
     "store",
 ];
@@ -76,14 +79,14 @@ mod tests {
         let found = |path: &str, source: &str| messages(check, &[(path, source)]).len();
         let bare = "fn f() { tokio::spawn(g()); std::thread::spawn(h); tokio::task::spawn(g()); \
                     thread::Builder::new(); }";
-        assert_eq!(found("crates/master/src/serve.rs", bare), 4);
+        assert_eq!(found("crates/gateway/src/serve.rs", bare), 4);
         assert_eq!(found("crates/supervise/src/lib.rs", bare), 0);
         assert_eq!(found("crates/sched/src/solve.rs", bare), 0);
-        assert_eq!(found("crates/master/tests/http/main.rs", bare), 0);
+        assert_eq!(found("crates/gateway/tests/http/main.rs", bare), 0);
         assert_eq!(found(ALLOWED[0].0, bare), 0);
         let of_test = "#[cfg(test)] mod tests { fn f() { tokio::spawn(g()); } }";
-        assert_eq!(found("crates/master/src/serve.rs", of_test), 0);
+        assert_eq!(found("crates/gateway/src/serve.rs", of_test), 0);
         let supervised = "fn f() { supervisor.essential(\"x\", g()); of_request(\"y\", h()); }";
-        assert_eq!(found("crates/master/src/serve.rs", supervised), 0);
+        assert_eq!(found("crates/gateway/src/serve.rs", supervised), 0);
     }
 }

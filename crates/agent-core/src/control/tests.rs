@@ -37,7 +37,8 @@ fn machine() -> MachineSample {
     let room = Room { ram_available: 8 * GIB, disk_free: 100 * GIB, files_free: 90_000 };
     let keep = Room { ram_available: GIB, disk_free: 10 * GIB, files_free: 10_000 };
     let cores = (0..4).map(|core| CpuList::new(vec![2 * core, 2 * core + 1])).collect();
-    MachineSample { capacity: Resources::new(4000, 32 * GIB, 200 * GIB, 0), room, keep, cores }
+    let capacity = Resources::new(4000, 32 * GIB, 200 * GIB, 0);
+    MachineSample { capacity, room, keep, cores, idle_permille: None }
 }
 
 fn kills(actions: &[Action]) -> Vec<(u32, KillCause)> {
@@ -608,4 +609,30 @@ fn who_is_killed_for_want_of_memory_is_told_for_whom() {
     assert_eq!(class_of(short, vec![blame(1)]), Some(ExitClass::OutOfMemoryBystander));
     let over = KillCause::OverLimit { limit: 4 };
     assert_eq!(class_of(over, vec![blame(2)]), Some(ExitClass::OutOfMemory));
+}
+
+#[test]
+fn a_large_disk_is_not_short_while_gigabytes_are_free() {
+    const GIB: u64 = 1 << 30;
+    let kept = |disk| Room::kept_free(Resources { disk, ..Resources::ZERO }).disk_free;
+    assert_eq!(kept(50 * GIB), GIB);
+    assert_eq!(kept(250 * GIB), 2 * GIB);
+    assert_eq!(kept(u64::MAX), 2 * GIB);
+}
+
+#[test]
+fn batch_yields_when_what_is_not_of_the_cell_uses_the_machine_up() {
+    let mut short = sensitive(1);
+    short.used.cpu = 200;
+    short.cpu_wanting = Some(300);
+    let mut taker = batch(2, 100);
+    taker.used.cpu = 400;
+    let tasks = [short, taker];
+    let mut machine = machine();
+    machine.idle_permille = Some(400);
+    let mut control = Control::default();
+    assert_eq!(caps(&control.step(second(1), &machine, &tasks)), []);
+    machine.idle_permille = Some(0);
+    let actions = control.step(second(2), &machine, &tasks);
+    assert_eq!(caps(&actions), [(2, Some(300), CapWhy::Yields)]);
 }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Milli-cores of waiting below which nobody is called short: a twentieth of one thread's time.
 const NOTICEABLE: u64 = 50;
+/// Thousandths of the machine's CPU time: with less idle, nobody gets more without another's loss.
+const IDLE_ENOUGH: u64 = 50;
 
 /// Caps are raised by one part in so many.
 const QUICKLY: u64 = 4;
@@ -105,7 +107,10 @@ impl Control {
         let (by_batch, by_sensitive) =
             (total(&batch, Dimension::Cpu), total(&sensitive, Dimension::Cpu));
         let headroom = capacity / 20;
-        let full = by_batch.saturating_add(by_sensitive).saturating_add(headroom) >= capacity;
+        // What is not of the cell uses CPU too: then tasks cannot use all that the machine has.
+        let used_up = machine.idle_permille.is_some_and(|idle| idle < IDLE_ENOUGH);
+        let full =
+            used_up || by_batch.saturating_add(by_sensitive).saturating_add(headroom) >= capacity;
         let hurt = full && by_batch > 0 && sensitive.iter().any(|task| goes_short(task));
         if hurt {
             let room = capacity.saturating_sub(by_sensitive).saturating_sub(headroom);

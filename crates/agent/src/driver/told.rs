@@ -4,9 +4,10 @@
 use super::{DriverError, Start};
 use crate::papers;
 use crate::shim::protocol::LogSettings;
-use cellwright_api::secret::Secret;
+pub use crate::shim::room::remove;
 use cellwright_cell::device::Device;
 use cellwright_cell::spec::LogLimits;
+use cellwright_identity::secret::Secret;
 use rustix::fs::statfs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -275,13 +276,6 @@ pub fn sweep_secrets(tasks: &Path, kept: &BTreeSet<String>) {
         {
             tracing::error!(%error, "secrets of a task that is gone stay");
         }
-    }
-}
-
-pub fn remove(folder: &Path) -> std::io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

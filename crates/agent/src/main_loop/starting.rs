@@ -2,7 +2,7 @@
 //! ready.
 
 use super::{Agent, AgentError, Local};
-use crate::attempt::{Heard, ShimProgram, follow, give_up};
+use crate::attempt::{Heard, follow, give_up};
 use crate::config::{Config, ConfigError, Counting};
 use crate::devices::Held;
 use crate::driver;
@@ -14,6 +14,7 @@ use crate::packages::Packages;
 use crate::papers::Registrar;
 use crate::ready::{Beginning, Preparer};
 use crate::shim::protocol::{Cause, Request};
+use crate::shim_program::ShimProgram;
 use crate::watch::{self, Readings, Watched};
 use cellwright_agent_core::agent::Event;
 use cellwright_agent_core::decide::End;
@@ -44,10 +45,12 @@ impl Agent {
             }
         };
         self.locals.insert(attempt, local);
+        // That one is on its way is told by the poll that follows the order. A message apart would
+        // hold up the next, which says that it runs.
         if let Some(event) = event {
             self.core.observe(attempt, event);
+            self.news.notify_one();
         }
-        self.news.notify_one();
     }
 
     fn make_folder(&self, order: &DesiredTask) -> Result<(), String> {

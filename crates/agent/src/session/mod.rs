@@ -14,13 +14,13 @@ pub mod leader;
 pub mod program;
 mod pty;
 
-use crate::attempt::ShimProgram;
 use crate::driver::enter::{Enter, Entry, enter};
 use crate::folder::Folders;
 use crate::open_files;
 use crate::record;
 use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch};
+use crate::shim_program::ShimProgram;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{ExecQuery, TerminalSize, carry_bytes, words};
 use cellwright_cell::id::Attempt;

@@ -6,7 +6,7 @@ use super::{
 use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
 use crate::types::{
-    AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
+    Applied, AuditView, Batch, BatchAnswer, BatchItem, Changed, ClusterStatus, CronView, EventPage,
     EventView, ExplanationView, FoundView, JobExplanation, JobView, MachinePackages, MachineView,
     MasterStatus, One, Page, PlanJobs, PlanView, ResizeJob, ResourceView, SetResource, ShapesQuery,
     ShapesView, SqlAnswer, SqlQuery, SubmitJob, TaskView, TokenView, UserView,
@@ -84,6 +84,28 @@ impl Client {
     pub async fn submit_job(&self, owner: Option<&Name>, spec: &JobSpec) -> Done {
         let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
         self.change(Method::POST, "/v1/jobs", Some(&body), &Change::default()).await
+    }
+
+    /// Makes the job so: submits it, updates the one of its name that lives, or leaves it alone.
+    pub async fn apply_job(
+        &self,
+        owner: Option<&Name>,
+        spec: &JobSpec,
+        change: &Change,
+    ) -> Result<Reply<Applied>, ClientError> {
+        let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
+        self.change(Method::POST, "/v1/apply", Some(&body), change).await
+    }
+
+    /// What [`Client::apply_job`] would do; nothing is changed.
+    pub async fn dry_run_job(
+        &self,
+        owner: Option<&Name>,
+        spec: &JobSpec,
+        change: &Change,
+    ) -> Result<Reply<Applied>, ClientError> {
+        let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
+        self.change(Method::POST, "/v1/apply?dry_run=true", Some(&body), change).await
     }
 
     pub async fn update_job(&self, owner: &Name, spec: &JobSpec, change: &Change) -> Done {

@@ -145,7 +145,7 @@ impl Client {
 mod tests {
     use super::*;
     use crate::masters::MastersFile;
-    use crate::tls::{self, Trust};
+    use cellwright_identity::tls::{self, Trust};
     use hyper::header::HeaderValue;
     use rcgen::{CertificateParams, KeyPair};
     use std::path::PathBuf;

@@ -11,12 +11,12 @@ use crate::error::Code as C;
 use crate::exec::MAX_COMMAND;
 use crate::output::OutputPiece;
 use crate::types::{
-    AddJoinToken, AddMaster, AddUser, AddUserToken, AuditView, Batch, BatchAnswer, BlobView,
-    Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, Dismiss, EventPage, EventView,
-    ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages, MachineView,
-    MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView, ResizeJob,
-    ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer, SqlQuery,
-    SubmitJob, TaskView, TokenView, UserView,
+    AddJoinToken, AddMaster, AddUser, AddUserToken, Alarms, Applied, AuditView, Batch, BatchAnswer,
+    BlobView, Changed, CheckpointView, ClusterStatus, ConfirmMaster, CronView, Dismiss, EventPage,
+    EventView, ExplanationView, FoundView, JobExplanation, JobRow, JobView, MachinePackages,
+    MachineView, MasterStatus, NameView, NewToken, One, Overview, Page, PlanJobs, PlanView,
+    ResizeJob, ResourceView, SetCapabilities, SetResource, ShapesQuery, ShapesView, SqlAnswer,
+    SqlQuery, SubmitJob, TaskView, TokenView, UserView,
 };
 use cellwright_cell::cron::CronSpec;
 use cellwright_cell::machine::MachineSpec;
@@ -58,6 +58,11 @@ const SUMMARY: Parameter =
 const FORCE: Parameter = Parameter {
     name: "force",
     about: "True: also while tasks are on it; they end at once.",
+    shape: Shape::Boolean,
+};
+const DRY_RUN: Parameter = Parameter {
+    name: "dry_run",
+    about: "True: say what would be done, and with which differences; nothing changes.",
     shape: Shape::Boolean,
 };
 const FIND_NAME: Parameter = Parameter {

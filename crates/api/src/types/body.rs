@@ -1,9 +1,9 @@
 //! What clients send beside the nouns, and what they get back for it. Unknown fields are refused.
 
 use crate::error::ApiError;
-use cellwright_cell::command::{Command, Done};
+use cellwright_cell::command::{Became, Command, Done};
 use cellwright_cell::credential::PartKind;
-use cellwright_cell::cron::CronSpec;
+use cellwright_cell::cron::{self, CronSpec};
 use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{JobKey, Name};
@@ -145,6 +145,12 @@ pub struct Changed {
     /// How many tokens ended by it; left out when none did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_revoked: Option<u32>,
+    /// How a job that was applied came to be so; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub became: Option<Became>,
+    /// The version of an update that was complete and was closed first; left out when none was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_update: Option<u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -156,13 +162,26 @@ pub struct RefusedItem {
 impl Changed {
     #[must_use]
     pub fn new(index: u64, done: &Done) -> Changed {
-        let mut changed =
-            Changed { index, changed: true, version: None, refused: vec![], tokens_revoked: None };
+        let mut changed = Changed {
+            index,
+            changed: true,
+            version: None,
+            refused: vec![],
+            tokens_revoked: None,
+            became: None,
+            closed_update: None,
+        };
         match done {
             Done::Applied => {}
             Done::Unchanged => changed.changed = false,
             Done::Version(version) => changed.version = Some(*version),
             Done::Revoked(tokens) => changed.tokens_revoked = Some(*tokens),
+            Done::Job { became, version, closed } => {
+                changed.changed = *became != Became::Unchanged;
+                changed.version = Some(*version);
+                changed.became = Some(*became);
+                changed.closed_update = *closed;
+            }
             Done::Partly(refused) => {
                 let item = |(position, refusal): &(u32, _)| RefusedItem {
                     position: *position,
@@ -191,6 +210,14 @@ pub const MAX_BATCH: usize = 10_000;
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BatchItem {
     SubmitJob(SubmitJob),
+    /// Submits the job, updates the one of its name that lives, or leaves it alone. `expect` 0:
+    /// none lives.
+    ApplyJob {
+        /// Whose job it is. Left out: the caller's.
+        owner: Option<Name>,
+        spec: JobSpec,
+        expect: Option<u32>,
+    },
     UpdateJob {
         owner: Name,
         spec: JobSpec,
@@ -270,6 +297,9 @@ impl BatchItem {
             BatchItem::SubmitJob(SubmitJob { owner, spec }) => {
                 Command::SubmitJob { owner: owner_or(owner, caller)?, spec }
             }
+            BatchItem::ApplyJob { owner, spec, expect } => {
+                Command::ApplyJob { owner: owner_or(owner, caller)?, spec, expect }
+            }
             BatchItem::UpdateJob { owner, spec, expect } => {
                 Command::UpdateJob { owner, spec, expect }
             }
@@ -297,8 +327,10 @@ impl BatchItem {
             BatchItem::SetQuota { user, band, quota, expect } => {
                 Command::SetQuota { user, band, quota, expect }
             }
-            BatchItem::SetCron { owner, spec, expect } => Command::SetCron { owner, spec, expect },
-            BatchItem::RemoveCron { cron, expect } => Command::RemoveCron { cron, expect },
+            BatchItem::SetCron { owner, spec, expect } => {
+                cron::Command::Set { owner, spec, expect }.into()
+            }
+            BatchItem::RemoveCron { cron, expect } => cron::Command::Remove { cron, expect }.into(),
         })
     }
 }

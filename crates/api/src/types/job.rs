@@ -110,6 +110,9 @@ pub struct TaskView {
     /// Version of the job's spec it runs, or will run.
     pub version: u32,
     pub machine: Option<Name>,
+    /// Machines that keep room for it while it runs where it is: the target of a move.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved_on: Vec<Name>,
     /// The alloc it is in, as `user/job/index`.
     pub alloc: Option<String>,
     pub limits: Resources,

@@ -3,6 +3,8 @@
 //! A view is a row with names instead of numbers and the sums a reader would otherwise have to
 //! work out. Nothing here decides anything.
 
+mod alarm;
+mod apply;
 mod body;
 mod cluster;
 mod explain;
@@ -15,6 +17,8 @@ mod record;
 mod shapes;
 mod user;
 
+pub use alarm::*;
+pub use apply::*;
 pub use body::*;
 pub use cluster::*;
 pub use explain::*;

@@ -120,9 +120,8 @@ pub struct JobPlan {
     pub version: Option<u32>,
     /// When that job was submitted; milliseconds since the Unix epoch.
     pub submitted_at: Option<Time>,
-    /// Version to which an update rolled that is complete and still open. `cell run` closes it
-    /// first, and the rest of the plan is made as if that was done; whoever sends the job to the
-    /// API closes it themselves.
+    /// Version to which an update rolled that is complete and still open: applying the job closes
+    /// it first.
     #[serde(default)]
     pub closes_update: Option<u32>,
     /// How the cell would refuse.

@@ -18,6 +18,9 @@ pub struct EventView {
     pub object: String,
     /// The event in a sentence.
     pub text: String,
+    /// Who acted: `user:ann`, `operator`, `agent:n1`, `scheduler:s1`, `controller:drain`,
+    /// `replica:m1`.
+    pub by: String,
     /// Stable code of the reason.
     pub reason_code: String,
     pub what: What,

@@ -20,7 +20,7 @@ pub struct Rejection {
     pub allowed: String,
 }
 
-pub(super) fn bad(
+pub(crate) fn bad(
     path: impl Into<FieldPath>,
     value: impl ToString,
     allowed: impl Into<String>,
@@ -69,7 +69,7 @@ impl Review {
     }
 
     /// What the first of the rules says that is broken.
-    pub(super) fn first(rules: impl FnOnce(&mut Review)) -> Checked {
+    pub(crate) fn first(rules: impl FnOnce(&mut Review)) -> Checked {
         let mut review = Review { most: 1, ..Review::new(FieldSet::default()) };
         rules(&mut review);
         review.found.into_iter().next().map_or(Ok(()), |rejection| Err(rejection.into()))
@@ -89,12 +89,12 @@ impl Review {
     }
 
     /// Whether all of these are as they were written, for rules that compare fields.
-    pub(super) fn knows<const N: usize>(&self, fields: [&str; N]) -> bool {
+    pub(crate) fn knows<const N: usize>(&self, fields: [&str; N]) -> bool {
         let at = |field: &str| self.unknown.touches(&self.top.join(&field.into()));
         !fields.into_iter().any(at)
     }
 
-    pub(super) fn ensure(&mut self, holds: bool, rejection: impl FnOnce() -> Rejection) {
+    pub(crate) fn ensure(&mut self, holds: bool, rejection: impl FnOnce() -> Rejection) {
         if !holds {
             self.reject(rejection());
         }

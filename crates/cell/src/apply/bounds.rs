@@ -22,7 +22,6 @@ const MOST_LEAST: u64 = 1 << 30;
 
 impl Context<'_> {
     pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
-        self.system_only()?;
         admit::bounded("least_charge", bounds.least_charge, MOST_LEAST)?;
         if bounds.machine_tasks == 0 {
             let (field, value) = ("machine_tasks".into(), "0".into());
@@ -51,7 +50,7 @@ impl Context<'_> {
 
     /// The dead jobs of the user that have to be forgotten to make room, oldest first; none of
     /// those in `needed`. Decides only.
-    pub(super) fn crowded_out(
+    pub(crate) fn crowded_out(
         &self,
         user: UserId,
         growth: Growth,
@@ -61,7 +60,7 @@ impl Context<'_> {
         let mut held = Growth { jobs: load.jobs, tasks: load.tasks, spec_bytes: load.spec_bytes };
         let mut going = BTreeSet::new();
         let Err(refusal) = self.ensure_room(user, held, growth, 0) else { return Ok(going) };
-        let runs = self.state.crons.iter().flat_map(|(_, cron)| cron.runs.iter().copied());
+        let runs = self.state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied());
         let kept: BTreeSet<JobId> = runs.collect();
         let own = |id: JobId, job: &Job| job.user == user && !kept.contains(&id) && !needed(id);
         let ended = |id: JobId| self.state.jobs.get(id).and_then(|job| job.ended_at);
@@ -85,7 +84,7 @@ impl Context<'_> {
     }
 
     /// Forgets what [`Context::crowded_out`] chose.
-    pub(super) fn make_way(&mut self, going: &BTreeSet<JobId>) {
+    pub(crate) fn make_way(&mut self, going: &BTreeSet<JobId>) {
         if !going.is_empty() {
             self.purge(|id, _| going.contains(&id));
         }
@@ -112,15 +111,16 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// One more row of something that whoever acts has `held` of; the cell's own parts are trusted.
-    pub(super) fn one_more(&self, what: Holding, held: usize, most: u64) -> Result<(), Refusal> {
+    /// One more row of something that whoever acts has `held` of. Agents run where tasks may break
+    /// out; the cell's other parts are trusted.
+    pub(crate) fn one_more(&self, what: Holding, held: usize, most: u64) -> Result<(), Refusal> {
         match self.by {
-            Actor::System => Ok(()),
-            Actor::User(name) => Self::one_more_of(name, what, held, most),
+            Actor::User(name) | Actor::Agent(name) => Self::one_more_of(name, what, held, most),
+            _ => Ok(()),
         }
     }
 
-    pub(super) fn one_more_of(
+    pub(crate) fn one_more_of(
         name: &Name,
         what: Holding,
         held: usize,
@@ -157,7 +157,7 @@ mod tests {
     fn only_the_cell_itself_sets_bounds() {
         let mut cell = Cell::with_machines(1);
         let said = cell.by("ubar", Command::SetBounds(Bounds::default()));
-        assert!(matches!(said, Err(Refusal::SystemOnly(_))), "{said:?}");
+        assert!(matches!(said, Err(Refusal::WrongActor { .. })), "{said:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 impl Context<'_> {
     /// Stopping an alloc set sends the tasks of jobs inside it back to the queue, where they wait
     /// for an alloc set of that name.
-    pub(super) fn stop_job(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
+    pub(crate) fn stop_job(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.owned_job(key)?;
         if matches!(job.state, JobState::Stopping | JobState::Dead(_)) {
             return Ok(Done::Unchanged);
@@ -59,8 +59,7 @@ impl Context<'_> {
     /// those whose leases run, which the next job of that name has to know, and a newer job of the
     /// same name, which would otherwise leave its name to the older one.
     pub(super) fn purge_jobs(&mut self, ended_before: Time) -> Verdict {
-        self.system_only()?;
-        let runs = self.state.crons.iter().flat_map(|(_, cron)| cron.runs.iter().copied());
+        let runs = self.state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied());
         let kept: BTreeSet<JobId> = runs.collect();
         let over = |job: &Job| job.ended_at.is_some_and(|at| at < ended_before);
         Ok(self.purge(|id, job| over(job) && !kept.contains(&id)))
@@ -97,7 +96,7 @@ impl Context<'_> {
     }
 
     /// Forgets the dead jobs of a choice, as far as nobody needs them.
-    pub(super) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
+    pub(crate) fn purge(&mut self, over: impl Fn(JobId, &Job) -> bool) -> Done {
         let old = self.forgettable(over);
         for (id, tasks) in &old {
             for task in tasks.iter() {
@@ -203,7 +202,7 @@ mod tests {
         cell.run("jnew", 0, "m1");
         let reports = vec![TaskReport { task: row, attempt, what: Observed::Finished }];
         let late = Command::TaskReports { machine: MachineId(0), incarnation: 1, reports };
-        let said = cell.apply(crate::Actor::System, late);
+        let said = cell.sent(late);
         let said = render::verdict(&cell.state, &said);
         assert!(said.contains("ubar/jnew/0 is at attempt 3, not 1"), "{said}");
         assert_eq!(cell.states("jnew"), [Running]);

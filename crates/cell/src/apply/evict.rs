@@ -18,9 +18,8 @@ use std::collections::BTreeMap;
 
 impl Context<'_> {
     pub(super) fn evict(&mut self, task: TaskId, attempt: u32, cause: EvictCause) -> Verdict {
-        self.system_only()?;
         let row = self.task_at(task, attempt)?;
-        let Some(machine) = row.machine else {
+        let Some(machine) = row.machine() else {
             return Err(wrong_state(task, &row, "eviction: it is on no machine"));
         };
         if matches!(row.state, TaskState::Stopping(why) if !why.keeps_place()) {
@@ -183,7 +182,7 @@ mod tests {
 
     fn evict(cell: &mut Cell, job: &str, index: usize, cause: EvictCause) -> String {
         let (task, attempt) = (cell.task_id(job, index), cell.task(job, index).attempt);
-        let verdict = cell.apply(crate::Actor::System, Command::Evict { task, attempt, cause });
+        let verdict = cell.sent(Command::Evict { task, attempt, cause });
         render::verdict(&cell.state, &verdict)
     }
 

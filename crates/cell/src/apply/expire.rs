@@ -5,15 +5,14 @@
 
 use super::Context;
 use crate::command::{Done, Verdict};
-use crate::id::{ResourceId, UserId};
+use crate::components;
+use crate::id::UserId;
 use crate::priority::Band;
-use crate::reason::Reason;
 
 impl Context<'_> {
     pub(super) fn expire(&mut self) -> Verdict {
-        self.system_only()?;
         let events = self.events.len();
-        self.expire_leases();
+        components::expire(self);
         self.expire_retained();
         self.expire_quotas();
         self.expire_tokens();
@@ -22,18 +21,6 @@ impl Context<'_> {
             true => Ok(Done::Applied),
             false => Ok(Done::Unchanged),
         }
-    }
-
-    fn expire_leases(&mut self) {
-        let now = self.now;
-        let over: Vec<ResourceId> = self
-            .state
-            .resources
-            .iter()
-            .filter(|(_, row)| row.lease_until <= now)
-            .map(|(id, _)| id)
-            .collect();
-        self.drop_resources(&over, &Reason::LeaseExpired);
     }
 
     /// A span that began or ended changes what is granted without anybody having asked.
@@ -122,7 +109,7 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         let id = Some(RequestId { client: 7, sequence: 1 });
         let command = Command::StartDrain { name: name("m1"), expect: None };
-        let requests = vec![Request { by: Actor::System, id, command }];
+        let requests = vec![Request { by: Actor::Operator, id, command }];
         cell.state.apply(&Entry { now: Time(cell.now), requests }, &mut Vec::new());
         assert_eq!(cell.state.windows.len(), 1);
         cell.now += crate::replay::KEEP.0;

@@ -16,7 +16,7 @@ use crate::spec::JobSpec;
 use crate::state::State;
 use crate::task::{Task, TaskState};
 use crate::time::{Span, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) fn name(text: &str) -> Name {
     Name::new(text).unwrap()
@@ -66,6 +66,8 @@ pub(crate) struct Cell {
     pub now: u64,
     /// Events of the last command, rendered.
     pub said: Vec<String>,
+    /// Who sent what its events come of, each once.
+    pub senders: BTreeSet<String>,
 }
 
 impl Cell {
@@ -94,8 +96,9 @@ impl Cell {
     }
 
     /// Applies one command at the next millisecond and checks every invariant.
-    pub fn apply(&mut self, by: Actor, command: Command) -> Verdict {
+    pub fn apply(&mut self, by: Actor, command: impl Into<Command>) -> Verdict {
         self.now += 1;
+        let command = command.into();
         let before = self.state.clone();
         let requests = vec![Request { by, id: None, command }];
         let entry = Entry { now: Time(self.now), requests };
@@ -104,20 +107,27 @@ impl Cell {
         invariant::check_state(&self.state).unwrap();
         invariant::check_step(&before, &entry, &verdicts, &self.state, &events).unwrap();
         self.said = events.iter().map(|event| render::event(&self.state, event)).collect();
+        self.senders = events.iter().map(|event| event.by.to_string()).collect();
         verdicts.into_iter().next().unwrap()
     }
 
-    pub fn by(&mut self, user: &str, command: Command) -> Verdict {
+    pub fn by(&mut self, user: &str, command: impl Into<Command>) -> Verdict {
         self.apply(Actor::User(name(user)), command)
     }
 
-    pub fn ok(&mut self, command: Command) -> crate::command::Done {
-        self.apply(Actor::System, command).unwrap()
+    /// By whoever sends such a command.
+    pub fn sent(&mut self, command: impl Into<Command>) -> Verdict {
+        let command = command.into();
+        self.apply(Actor::sender_of(&command, &self.state), command)
+    }
+
+    pub fn ok(&mut self, command: impl Into<Command>) -> crate::command::Done {
+        self.sent(command).unwrap()
     }
 
     /// The refusal as people read it.
-    pub fn refused(&mut self, command: Command) -> String {
-        let refusal = self.apply(Actor::System, command).unwrap_err();
+    pub fn refused(&mut self, command: impl Into<Command>) -> String {
+        let refusal = self.sent(command).unwrap_err();
         render::refusal(&self.state, &refusal)
     }
 
@@ -171,7 +181,7 @@ impl Cell {
     pub fn report(&mut self, job: &str, index: usize, what: Observed) {
         let task = self.task_id(job, index);
         let row = self.task(job, index);
-        let (attempt, machine) = (row.attempt, row.machine.unwrap());
+        let (attempt, machine) = (row.attempt, row.machine().unwrap());
         let reports = vec![TaskReport { task, attempt, what }];
         let done = self.ok(Command::TaskReports { machine, incarnation: 1, reports });
         assert_eq!(done, crate::command::Done::Applied);

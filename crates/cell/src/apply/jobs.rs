@@ -21,16 +21,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Context<'_> {
-    pub(super) fn submit_job(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
+    pub(crate) fn submit_job(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
         let verdict = self.try_submit(owner, spec);
         self.note_rejection(owner, &spec.name, &verdict);
         verdict
     }
 
-    fn try_submit(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
+    pub(super) fn try_submit(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
         let user = self.user_by_name(owner)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
-        self.owner_or_admin(user, &key)?;
         admit::check_job(spec)?;
         if self.submitted_before(&key, spec)? {
             return Ok(Done::Unchanged);
@@ -81,9 +80,7 @@ impl Context<'_> {
         let old = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         match old.map(|job| (job.state, job)) {
             None | Some((JobState::Dead(_), _)) => Ok(false),
-            Some((JobState::Stopping, _)) => {
-                Err(Refusal::WrongState { what: format!("job {key} is still stopping") })
-            }
+            Some((JobState::Stopping, _)) => Err(Refusal::JobStopping(key.clone())),
             Some((_, job)) if self.is_same_spec(job.user, job.spec(), spec) => Ok(true),
             Some(_) => Err(Refusal::Exists(format!("job {key} with another spec"))),
         }
@@ -106,7 +103,7 @@ impl Context<'_> {
     }
 
     /// Rules that jobs from before need not keep.
-    pub(super) fn asked_anew(&self, spec: &JobSpec) -> Result<(), Refusal> {
+    pub(crate) fn asked_anew(&self, spec: &JobSpec) -> Result<(), Refusal> {
         // Batch work of any user would otherwise take everybody's notice away.
         admit::check(spec, admit::may_bound_notice)?;
         admit::check(spec, admit::asks_for_no_gaps)?;
@@ -119,7 +116,7 @@ impl Context<'_> {
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         let Some(set) = set else { return Err(Refusal::NoSuchJob(key.clone())) };
         if set.user != user {
-            self.owner_or_admin(set.user, key)?;
+            self.administrates(key)?;
         }
         if set.spec().kind != JobKind::AllocSet {
             return Err(Refusal::BadField {
@@ -222,21 +219,18 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// A job somebody names in order to change it: found, theirs, and alive.
+    /// A job somebody names in order to change it: found and alive.
     pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Refusal> {
         let (id, job) = self.owned_job(key)?;
         match job.state {
             JobState::Deferred | JobState::Active => Ok((id, job)),
-            JobState::Stopping => {
-                Err(Refusal::WrongState { what: format!("job {key} is stopping") })
-            }
+            JobState::Stopping => Err(Refusal::JobStopping(key.clone())),
             JobState::Dead(_) => Err(Refusal::WrongState { what: format!("job {key} is dead") }),
         }
     }
 
     pub(super) fn owned_job(&self, key: &JobKey) -> Result<(JobId, Job), Refusal> {
-        let owner = self.user_by_name(&key.user)?;
-        self.owner_or_admin(owner, key)?;
+        self.user_by_name(&key.user)?;
         let id = self.state.job_named(key);
         let found = id.and_then(|id| Some((id, self.state.jobs.get(id)?.clone())));
         found.ok_or_else(|| Refusal::NoSuchJob(key.clone()))
@@ -439,7 +433,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         cell.ok(stop("ubar/jfoo"));
         assert_eq!(cell.ok(stop("ubar/jfoo")), Done::Unchanged);
-        let busy = "not possible while job ubar/jfoo is still stopping";
+        let busy = "not possible while job ubar/jfoo is stopping";
         assert_eq!(cell.refused(submit(job("jfoo", 1, 100))), busy);
         cell.report("jfoo", 0, Observed::Stopped);
         assert_eq!(cell.charged(Band::Batch), Resources::ZERO);

@@ -10,7 +10,6 @@ use crate::state::LEVEL;
 
 impl Context<'_> {
     pub(super) fn raise_level(&mut self, level: u32) -> Verdict {
-        self.system_only()?;
         let found = self.state.level;
         if level == found {
             return Ok(Done::Unchanged);
@@ -31,14 +30,14 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::Cell;
-    use crate::command::{Actor, Command, Done};
+    use crate::command::{Command, Done};
     use crate::reason::Refusal;
     use crate::state::LEVEL;
 
     fn check(from: u32, asked: u32, want: Result<Done, &str>) {
         let mut cell = Cell::default();
         cell.state.level = from;
-        let got = cell.apply(Actor::System, Command::RaiseLevel { level: asked });
+        let got = cell.sent(Command::RaiseLevel { level: asked });
         match (got, want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want),
             (Err(Refusal::BadLevel { allowed, .. }), Err(want)) => assert_eq!(allowed, want),

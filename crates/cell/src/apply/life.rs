@@ -5,6 +5,7 @@ use super::Context;
 use crate::change;
 use crate::event::{TaskChange, What};
 use crate::fit;
+use crate::hold::Holds;
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::reason::Reason;
@@ -27,16 +28,31 @@ impl Context<'_> {
     /// Edits a row, stamps it, and notes the machines whose sums may have changed.
     pub(super) fn set_task(&mut self, id: TaskId, change: impl FnOnce(&mut Task)) {
         let now = self.now;
-        let before = self.state.tasks.get(id).and_then(|t| t.machine);
+        self.note_machines(id);
+        let mut moot = None;
         self.state.edit_task(id, |task| {
+            let held = task.holds.reserved().map(|hold| hold.machine);
             change(task);
             task.changed_at = now;
+            // Room is held elsewhere for a task that runs, whatever makes it run no longer.
+            if task.state != TaskState::Running {
+                task.holds.release_reserved();
+                moot = held;
+            }
         });
-        let after = self.state.tasks.get(id).and_then(|t| t.machine);
-        for machine in before.into_iter().chain(after) {
+        self.note_machines(id);
+        if let Some(machine) = moot {
+            self.task_event(id, TaskChange::HoldReleased { machine }, Reason::NoLongerRuns);
+        }
+    }
+
+    /// Notes the machines on which a task holds something: their sums may change.
+    pub(super) fn note_machines(&mut self, id: TaskId) {
+        let Some(task) = self.state.tasks.get(id) else { return };
+        for (_, hold) in task.holds.iter() {
             // Reports come machine by machine: one note for many tasks.
-            if self.touched.last() != Some(&machine) {
-                self.touched.push(machine);
+            if self.touched.last() != Some(&hold.machine) {
+                self.touched.push(hold.machine);
             }
         }
     }
@@ -49,7 +65,7 @@ impl Context<'_> {
     /// killed; what is stopping keeps its first cause, unless it is killed now.
     pub(super) fn stop_task(&mut self, id: TaskId, cause: StopCause, reason: Reason) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
-        match (task.state, task.machine) {
+        match (task.state, task.machine()) {
             (TaskState::Assigned | TaskState::Running, Some(machine)) => {
                 self.stop_inner(id, &task);
                 self.begin_stop(id, &task, machine, cause);
@@ -91,6 +107,7 @@ impl Context<'_> {
         if !is_alloc {
             return;
         }
+        self.release_reserved_in(id);
         let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
         for inner_task in inner {
             self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
@@ -100,7 +117,7 @@ impl Context<'_> {
     /// A stopping task is gone: what follows depends on why it stopped.
     pub(super) fn stopped(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
-        let (TaskState::Stopping(cause), Some(machine)) = (task.state, task.machine) else {
+        let (TaskState::Stopping(cause), Some(machine)) = (task.state, task.machine()) else {
             return;
         };
         self.inner_stopped(id);
@@ -215,9 +232,7 @@ impl Context<'_> {
         self.set_task(id, |t| {
             t.state = TaskState::Pending;
             t.healthy = true;
-            t.machine = None;
-            t.alloc = None;
-            t.grant = None;
+            t.holds = Holds::default();
             t.version = version;
             t.reservation = limits;
             t.not_before = not_before;
@@ -238,11 +253,12 @@ impl Context<'_> {
     /// A holder leaves its machine without having been told to stop. Whatever holds nothing for
     /// others and leaves nothing behind needs no step of its own for that.
     fn leave(&mut self, id: TaskId, task: &Task) {
-        let (true, Some(machine)) = (task.state.holds_resources(), task.machine) else { return };
+        let (true, Some(machine)) = (task.state.holds_resources(), task.machine()) else { return };
         let plain = |s: &Arc<JobSpec>| s.kind != JobKind::AllocSet && s.retain_disk.is_none();
         if self.state.spec_of(task).is_some_and(plain) {
             return;
         }
+        self.release_reserved_in(id);
         let inner = self.state.alloc_load(id).map(|l| l.tasks.clone()).unwrap_or_default();
         for inner_task in inner {
             self.stop_task(inner_task, StopCause::AllocMoved, Reason::AllocMoved);
@@ -259,9 +275,7 @@ impl Context<'_> {
         let (version, limits) = (job.version, job.spec().limits_of(task.index));
         self.set_task(id, |t| {
             t.state = TaskState::Dead(fate);
-            t.machine = None;
-            t.alloc = None;
-            t.grant = None;
+            t.holds = Holds::default();
             // Holders alone are behind the job's version: a dead row keeps no old spec alive.
             t.version = version;
             t.reservation = limits;
@@ -314,7 +328,7 @@ impl Context<'_> {
         };
         let set = self.state.job_named(set).and_then(|set| self.state.jobs.get(set));
         let allocs = set.map_or(&[][..], |set| &set.tasks);
-        let place = |alloc: &TaskId| self.state.tasks.get(*alloc).and_then(|row| row.machine);
+        let place = |alloc: &TaskId| self.state.tasks.get(*alloc).and_then(|row| row.machine());
         allocs.iter().filter_map(place).any(may_go)
     }
 }

@@ -1,5 +1,5 @@
 //! Machines come, change, go silent and leave (B1, B24). What an operator decides needs the right
-//! to manage machines; what an agent or the link to it saw comes from the system.
+//! to manage machines; what an agent saw it says itself.
 //!
 //! A lost machine takes its tasks with it: they go back to pending at once. Waiting for the machine
 //! to return was rejected: nobody knows whether it will, and a returning agent is told to kill what
@@ -16,7 +16,6 @@ use crate::machine::{
     MAX_CELL_CAPACITY, MAX_MACHINES, MAX_PACKAGES, Machine, MachineSpec, MachineStatus,
 };
 use crate::name::Name;
-use crate::quota::Capability;
 use crate::reason::{Reason, Refusal};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
@@ -44,7 +43,6 @@ fn spares_tasks(state: &State, name: &Name) -> Result<(), Refusal> {
 impl Context<'_> {
     /// A new machine is down until its agent reports.
     pub(super) fn add_machine(&mut self, spec: &MachineSpec) -> Verdict {
-        self.require(Capability::ManageMachines)?;
         admit::check_machine(spec)?;
         if let Some(old) = self.state.machine_named(&spec.name) {
             let same = self.state.machines.get(old).is_some_and(|m| m.spec == *spec);
@@ -65,7 +63,6 @@ impl Context<'_> {
             generation: 0,
             packages: BTreeSet::new(),
             retained: Vec::new(),
-            ephemeral: Vec::new(),
             over_committed: false,
             shortages: Vec::new(),
             since: self.now,
@@ -88,7 +85,6 @@ impl Context<'_> {
     /// did not ask for, is not refused: the world is as it is. The excess is flagged when the
     /// command settles.
     pub(super) fn update_machine(&mut self, spec: &MachineSpec, expect: Option<u32>) -> Verdict {
-        self.require(Capability::ManageMachines)?;
         admit::check_machine(spec)?;
         let (machine, row) = self.machine_by_name(&spec.name)?;
         if row.spec == *spec {
@@ -109,7 +105,6 @@ impl Context<'_> {
     /// Prod quota sold may exceed what is left of the cell: that is for the operator to settle, no
     /// reason to keep a machine that is gone. Its agent is not listened to any more.
     pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
-        self.require(Capability::ManageMachines)?;
         let (machine, row) = self.machine_by_name(name)?;
         Self::expected(|| format!("machine {name}"), row.generation, expect)?;
         self.lose_tasks(machine, &Reason::MachineRemoved);
@@ -121,14 +116,12 @@ impl Context<'_> {
 
     /// As [`Context::remove_machine`], for whoever looked and saw nothing on it.
     pub(super) fn remove_empty_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
-        self.require(Capability::ManageMachines)?;
         spares_tasks(self.state, name)?;
         self.remove_machine(name, expect)
     }
 
     /// An agent is heard. A higher incarnation is a new life: what the earlier one ran is lost.
     pub(super) fn machine_up(&mut self, machine: MachineId, incarnation: u64) -> Verdict {
-        self.system_only()?;
         let row = self.machine_row(machine)?;
         let (found, up) = (row.incarnation, row.status == MachineStatus::Up);
         if incarnation < found {
@@ -152,7 +145,6 @@ impl Context<'_> {
     }
 
     pub(super) fn machine_down(&mut self, machine: MachineId) -> Verdict {
-        self.system_only()?;
         if self.machine_row(machine)?.status == MachineStatus::Down {
             return Ok(Done::Unchanged);
         }
@@ -173,7 +165,6 @@ impl Context<'_> {
         machine: MachineId,
         packages: &BTreeSet<PackageRef>,
     ) -> Verdict {
-        self.system_only()?;
         if packages.len() > MAX_PACKAGES {
             return Err(Refusal::BadField {
                 field: "packages".into(),
@@ -198,7 +189,7 @@ impl Context<'_> {
         self.emit(What::Machine { machine, change }, reason);
     }
 
-    pub(super) fn machine_row(&self, machine: MachineId) -> Result<&Machine, Refusal> {
+    pub(crate) fn machine_row(&self, machine: MachineId) -> Result<&Machine, Refusal> {
         let row = self.state.machines.get(machine);
         row.ok_or_else(|| Refusal::NoSuchRow(format!("machine {}", machine.0)))
     }
@@ -212,9 +203,10 @@ impl Context<'_> {
     /// Everything on the machine is lost. Inner tasks first: an alloc that leaves would report
     /// those still inside as moved, and forget that their leases must run out.
     fn lose_tasks(&mut self, machine: MachineId, reason: &Reason) {
+        self.release_reserved_on(machine, reason);
         let Some(load) = self.state.machine_load(machine) else { return };
         let mut tasks = load.tasks.clone();
-        let inner = |id: &TaskId| self.state.tasks.get(*id).is_some_and(|t| t.alloc.is_some());
+        let inner = |id: &TaskId| self.state.tasks.get(*id).is_some_and(|t| t.alloc().is_some());
         tasks.sort_by_key(|id| (!inner(id), *id));
         for task in tasks {
             self.lose_task(task, machine, reason);
@@ -266,7 +258,7 @@ mod tests {
     /// One command on a cell in which `m1` is up in its first life.
     fn check(command: Command, want: &str) {
         let mut cell = Cell::with_machines(1);
-        let verdict = cell.apply(crate::Actor::System, command);
+        let verdict = cell.sent(command);
         assert_eq!(render::verdict(&cell.state, &verdict), want);
     }
 

@@ -5,10 +5,10 @@
 //! one exception, a plan group, keeps the rows it overwrote and puts them back. So a refused
 //! command leaves no trace, and nothing panics on what a client sent.
 
-mod authorize;
+mod apply_job;
+pub mod authorize;
 mod blobs;
 mod bounds;
-mod crons;
 mod dismiss;
 mod drain;
 mod ending;
@@ -16,6 +16,7 @@ mod evict;
 mod expire;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod holds;
 mod jobs;
 mod level;
 mod life;
@@ -25,7 +26,6 @@ mod relief;
 mod reports;
 mod reservations;
 mod resize;
-mod resources;
 mod retained;
 mod settle;
 mod tokens;
@@ -33,7 +33,6 @@ mod update;
 mod users;
 
 pub(crate) use life::back_off;
-pub(crate) use resources::SYSTEM_NAMESPACE;
 
 use crate::bounds::SYSTEM_ANSWER_BYTES;
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
@@ -50,7 +49,10 @@ use crate::time::Time;
 pub(crate) struct Context<'a> {
     pub state: &'a mut State,
     pub events: &'a mut Vec<Event>,
+    /// With whose rights.
     pub by: &'a Actor,
+    /// Who sent it, which differs where a controller acts in a user's name.
+    pub sender: &'a Actor,
     pub now: Time,
     /// Machines whose sums or capacity changed: looked at once more when the command is done.
     pub touched: Vec<MachineId>,
@@ -79,8 +81,13 @@ impl State {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
                 let most = match &request.by {
-                    Actor::System => SYSTEM_ANSWER_BYTES,
-                    Actor::User(_) => self.bounds.answer_bytes,
+                    Actor::User(_) | Actor::Agent(_) | Actor::Task { .. } => {
+                        self.bounds.answer_bytes
+                    }
+                    Actor::Operator
+                    | Actor::Scheduler(_)
+                    | Actor::Controller(_)
+                    | Actor::Replica(_) => SYSTEM_ANSWER_BYTES,
                 };
                 let answered = Answered { fingerprint, verdict: verdict.clone() };
                 self.windows.remember(&request.by, id, answered, now, most);
@@ -95,12 +102,14 @@ impl State {
             state: self,
             events,
             by: &request.by,
+            sender: &request.by,
             now,
             touched: Vec::new(),
             maybe_ended: Vec::new(),
             charged: Vec::new(),
         };
-        let verdict = context.dispatch(&request.command);
+        let allowed = context.authorize(&request.command);
+        let verdict = allowed.and_then(|()| context.dispatch(&request.command));
         context.settle();
         // It is kept with the answer, and may quote what was sent.
         verdict.map_err(Refusal::bounded)
@@ -111,6 +120,7 @@ impl Context<'_> {
     fn dispatch(&mut self, command: &Command) -> Verdict {
         use Command as C;
         match command {
+            C::Component(command) => command.apply(self),
             C::AddMachine(spec) => self.add_machine(spec),
             C::UpdateMachine { spec, expect } => self.update_machine(spec, *expect),
             C::RemoveMachine { name, expect } => self.remove_machine(name, *expect),
@@ -146,15 +156,8 @@ impl Context<'_> {
                 self.release_retained(*machine, *task, *attempt)
             }
             C::Expire => self.expire(),
-            C::SetResource { namespace, name, lease, changes } => {
-                self.set_resource(namespace, name, *lease, changes)
-            }
-            C::DeleteResource { namespace, name } => self.delete_resource(namespace, name),
             C::SetReservations(changes) => self.set_reservations(changes),
             C::RaiseLevel { level } => self.raise_level(*level),
-            C::SetCron { owner, spec, expect } => self.set_cron(owner, spec, *expect),
-            C::RemoveCron { cron, expect } => self.remove_cron(cron, *expect),
-            C::FireCron { cron, slot } => self.fire_cron(cron, *slot),
             C::AddToken { id, kind, secret_hash, valid_for, parent } => {
                 self.add_token(id, kind, *secret_hash, *valid_for, parent.as_ref())
             }
@@ -174,11 +177,15 @@ impl Context<'_> {
                 self.set_shortages(*machine, *incarnation, shortages)
             }
             C::SetBounds(bounds) => self.set_bounds(bounds),
+            C::ReserveHold(target) => self.reserve_hold(target),
+            C::ReleaseHold { task, attempt, machine: m } => self.release_hold(*task, *attempt, *m),
+            C::ApplyJob { owner, spec, expect } => self.apply_job(owner, spec, *expect),
         }
     }
 
-    pub(crate) fn emit(&mut self, what: What, reason: Reason) {
-        self.events.push(Event { at: self.now, what, reason });
+    pub(crate) fn emit(&mut self, what: impl Into<What>, reason: Reason) {
+        let by = self.sender.clone();
+        self.events.push(Event { at: self.now, by, what: what.into(), reason });
     }
 
     /// Acts in the name of a user, with that user's rights and no others.
@@ -192,6 +199,7 @@ impl Context<'_> {
             state: &mut *self.state,
             events: &mut *self.events,
             by: &by,
+            sender: self.sender,
             now: self.now,
             touched: std::mem::take(&mut self.touched),
             maybe_ended: std::mem::take(&mut self.maybe_ended),

@@ -9,8 +9,10 @@
 
 use super::Context;
 use crate::command::{Done, Verdict};
+use crate::device::DeviceGrant;
 use crate::event::TaskChange;
 use crate::fit::{self, Candidate};
+use crate::hold::{Hold, HoldRole, Holds};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::load::MachineLoad;
@@ -29,7 +31,6 @@ use std::sync::Arc;
 
 impl Context<'_> {
     pub(super) fn commit_plan(&mut self, plan: &Plan) -> Verdict {
-        self.system_only()?;
         if plan.groups.is_empty() {
             return Ok(Done::Unchanged);
         }
@@ -82,8 +83,11 @@ impl Context<'_> {
             self.place(assignment);
         }
         for (id, gone) in &victims {
-            let arrived = arrivals.get(&gone.machine).map_or(&[][..], |list| list);
-            if !self.stands_in_the_way(*id, gone, arrived) {
+            let blocks = |(role, hold): (HoldRole, &Hold)| {
+                let arrived = arrivals.get(&hold.machine).map_or(&[][..], |list| list);
+                self.stands_in_the_way(*id, gone, (role, hold), arrived)
+            };
+            if !gone.row.holds.iter().any(blocks) {
                 return Err(Refusal::NeedlessVictim(*id));
             }
         }
@@ -125,7 +129,11 @@ impl Context<'_> {
     }
 
     /// Ports and devices are the scheduler's choice: they must be what the spec asks for, and free.
-    fn check_choices(&self, assignment: &Assignment, spec: &JobSpec) -> Result<(), Refusal> {
+    pub(super) fn check_choices(
+        &self,
+        assignment: &Assignment,
+        spec: &JobSpec,
+    ) -> Result<(), Refusal> {
         let Assignment { task, machine, ports, devices, .. } = assignment;
         let (task, machine) = (*task, *machine);
         let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
@@ -178,11 +186,11 @@ impl Context<'_> {
     ) -> Vec<Victim> {
         let load = self.state.machine_load(machine);
         let Some(load) = load.filter(|load| load.leaving > 0) else { return Vec::new() };
-        let outer = alloc.and_then(|alloc| self.state.tasks.get(alloc)?.grant.as_ref());
+        let outer = alloc.and_then(|alloc| self.state.tasks.get(alloc)?.grant());
         let victim = |id: &TaskId| {
             let row = self.state.tasks.get(*id)?;
             let victim = Victim { task: *id, attempt: row.attempt };
-            let same = row.alloc == alloc
+            let same = row.alloc() == alloc
                 || any_port(row.ports(), ports)
                 || outer.is_some_and(|grant| grant.waits_for.contains(&victim));
             (!row.state.holds_resources() && same).then_some(victim)
@@ -204,9 +212,7 @@ impl Context<'_> {
             row.state = TaskState::Assigned;
             row.attempt = row.attempt.saturating_add(1);
             row.version = version;
-            row.machine = Some(*machine);
-            row.alloc = *alloc;
-            row.grant = grant;
+            row.holds = Holds::one(Hold { machine: *machine, alloc: *alloc, grant });
             row.notice_max = None;
         });
         self.task_event(*task, TaskChange::Scheduled { machine: *machine }, Reason::FoundPlace);
@@ -253,7 +259,7 @@ impl Context<'_> {
     ) -> Result<Gone, Refusal> {
         let id = victim.task;
         let row = self.task_at(id, victim.attempt)?;
-        let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine)
+        let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine())
         else {
             let action = "preemption: only assigned and running tasks give way".into();
             return Err(Refusal::WrongTaskState { task: id, state: row.state, action });
@@ -266,8 +272,9 @@ impl Context<'_> {
         let inner = self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks).iter();
         let inner = inner.filter_map(|inner| self.state.tasks.get(*inner));
         let inner = inner.filter(|inner| inner.state.holds_resources()).count() as u64;
+        let inner = inner + self.state.alloc_load(id).map_or(0, |load| load.held_for.len() as u64);
         let crowded = self.is_crowded(machine, arriving.len() as u64);
-        let gone = Gone { machine, ports, inner, crowded, row };
+        let gone = Gone { ports, inner, crowded, row };
         let by = self.weakest_taker(&gone, arriving).ok_or(Refusal::NeedlessVictim(id))?;
         if !by.0.may_preempt(priority) {
             return Err(Refusal::MayNotPreempt { by: by.0, victim: priority });
@@ -308,11 +315,15 @@ impl Context<'_> {
         }
     }
 
-    /// Ports of a task, and of the tasks inside it when it is an alloc: they leave with it.
+    /// Ports of a task where it is, and of those inside it when it is an alloc: they leave with it.
     fn ports_with_inner(&self, id: TaskId, row: &Task) -> Vec<u16> {
         let mut ports = row.ports().to_vec();
         for inner in self.state.alloc_load(id).map_or(&[][..], |load| &load.tasks) {
             ports.extend(self.state.tasks.get(*inner).map_or(&[][..], |task| task.ports()));
+        }
+        for inner in self.state.alloc_load(id).map_or(&[][..], |load| &load.held_for) {
+            let hold = self.state.tasks.get(*inner).and_then(|task| task.holds.reserved());
+            ports.extend(hold.map_or(&[][..], Hold::ports));
         }
         ports
     }
@@ -328,24 +339,35 @@ impl Context<'_> {
         arriving.iter().filter(takes).filter_map(priority).min_by_key(|(priority, _)| *priority)
     }
 
-    /// Whether the group would not have fitted on the machine had the victim stayed. Only what the
-    /// arrivals ask for counts: an excess that was there before is no reason to preempt.
-    fn stands_in_the_way(&self, id: TaskId, gone: &Gone, arrived: &[&Assignment]) -> bool {
-        let (machine, victim) = (gone.machine, &gone.row);
+    /// Whether the group would not have fitted on the machine of this hold had the victim kept it.
+    /// Only what the arrivals ask for counts: an excess that was there before is no reason to
+    /// preempt.
+    fn stands_in_the_way(
+        &self,
+        id: TaskId,
+        gone: &Gone,
+        (role, hold): (HoldRole, &Hold),
+        arrived: &[&Assignment],
+    ) -> bool {
+        let (machine, victim) = (hold.machine, &gone.row);
+        let (ports, inner) = match role {
+            HoldRole::Primary => (&gone.ports[..], gone.inner),
+            HoldRole::Reserved => (hold.ports(), 0),
+        };
         let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
         let (Some((row, load)), Some(spec)) = (rows, self.state.spec_of(victim)) else {
             return false;
         };
         let arrives = !arrived.is_empty();
-        if arrived.iter().any(|a| gone.shares_port(a))
-            || (arrives && self.is_crowded(machine, 1 + gone.inner))
+        if arrived.iter().any(|a| any_port(ports, &a.ports))
+            || (arrives && self.is_crowded(machine, 1 + inner))
         {
             return true;
         }
-        let beside = arrived.iter().filter(|a| a.alloc == victim.alloc);
+        let beside = arrived.iter().filter(|a| a.alloc == hold.alloc);
         let asks: Vec<Candidate<'_>> =
             beside.filter_map(|a| Candidate::of(self.state, a.task)).collect();
-        let (capacity, prod_limits, reserved) = fit::sums(self.state, row, load, victim.alloc);
+        let (capacity, prod_limits, reserved) = fit::sums(self.state, row, load, hold.alloc);
         let asked = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
         let stayed = reserved.minus(left_behind(row, id, victim)).plus(victim.reservation);
         let mut lacks = lacking(asked, stayed, capacity);
@@ -355,7 +377,7 @@ impl Context<'_> {
             let limits = spec.limits_of(victim.index);
             lacks |= lacking(asked, prod_limits.plus(limits), capacity);
         }
-        lacks || (victim.alloc.is_none() && lacks_sparse(victim, spec, row, load, &asks))
+        lacks || (hold.alloc.is_none() && lacks_sparse(self.state, machine, (hold, spec), &asks))
     }
 }
 
@@ -373,11 +395,13 @@ impl Journal {
         self.tasks.extend(state.tasks().get(id).map(|row| (id, row.clone())));
     }
 
-    /// A victim takes the tasks inside it along, and may leave retained disk behind.
+    /// A victim takes the tasks inside it along, gives up what others hold there, and may leave
+    /// retained disk behind.
     fn keep_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
         self.keep_task(state, id);
-        for inner in state.alloc_load(id).map_or(&[][..], |load| &load.tasks) {
-            self.keep_task(state, *inner);
+        if let Some(load) = state.alloc_load(id) {
+            let inner = load.tasks.iter().chain(&load.held_for);
+            inner.for_each(|task| self.keep_task(state, *task));
         }
         let row = state.machines().get(machine);
         self.retained.extend(row.map(|row| (machine, row.retained.clone())));
@@ -401,7 +425,6 @@ fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Refusal>
 
 /// A victim as it was.
 struct Gone {
-    machine: MachineId,
     row: Task,
     ports: Vec<u16>,
     /// Tasks inside it that leave with it.
@@ -412,7 +435,7 @@ struct Gone {
 
 impl Gone {
     fn is_taken_by(&self, assignment: &Assignment) -> bool {
-        self.crowded || assignment.alloc == self.row.alloc || self.shares_port(assignment)
+        self.crowded || assignment.alloc == self.row.alloc() || self.shares_port(assignment)
     }
 
     fn shares_port(&self, assignment: &Assignment) -> bool {
@@ -439,22 +462,22 @@ fn lacking(asked: Resources, sum: Resources, capacity: Resources) -> bool {
 
 /// The same for devices and named resources.
 fn lacks_sparse(
-    victim: &Task,
-    spec: &JobSpec,
-    row: &Machine,
-    load: &MachineLoad,
+    state: &State,
+    machine: MachineId,
+    (victim, spec): (&Hold, &JobSpec),
     asks: &[Candidate<'_>],
 ) -> bool {
+    let Some(load) = state.machine_load(machine) else { return false };
     let device = |at: u8| {
-        let held = |task: &Task| -> u32 {
-            let mine = task.devices().iter().filter(|grant| grant.device == at);
+        let held = |devices: &[DeviceGrant]| -> u32 {
+            let mine = devices.iter().filter(|grant| grant.device == at);
             mine.map(|grant| u32::from(grant.milli)).sum()
         };
         let free = u32::from(load.device_free(usize::from(at)));
-        held(victim) > free && asks.iter().any(|c| held(c.task) > 0)
+        held(victim.devices()) > free && asks.iter().any(|c| held(c.task.devices()) > 0)
     };
     let named = spec.task.named.iter().any(|mine| {
-        let capacity = row.named_capacity(&mine.name);
+        let capacity = state.named_capacity(machine, &mine.name);
         let used = load.named_used(&mine.name).saturating_add(mine.amount);
         let asked = |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
         capacity != UNBOUNDED && used > capacity && asks.iter().any(asked)
@@ -510,7 +533,7 @@ mod tests {
 
     fn commit(cell: &mut Cell, groups: Vec<Group>) -> String {
         let command = Command::CommitPlan(Plan { made_at: 0, groups });
-        let verdict = cell.apply(crate::Actor::System, command);
+        let verdict = cell.sent(command);
         render::verdict(&cell.state, &verdict)
     }
 
@@ -590,7 +613,7 @@ mod tests {
         let top = cell.task("jtop", 0);
         assert_eq!((top.state, top.attempt), (TaskState::Assigned, 1));
         let low = Victim { task: cell.task_id("jlow", 0), attempt: 1 };
-        assert_eq!(top.grant.as_ref().unwrap().waits_for, [low]);
+        assert_eq!(top.grant().unwrap().waits_for, [low]);
         let mut cell = full_cell_with(|low| low.max_down = Some(1));
         let both = ["jlow/0", "jlow/1"].map(|v| v.to_owned());
         let one_by_one = vec![
@@ -883,15 +906,15 @@ mod tests {
         let placed = group(&cell, &[], &["jpal/0@m1"]);
         assert_eq!(commit(&mut cell, vec![placed]), "done");
         let mid = Victim { task: cell.task_id("jmid", 0), attempt: 1 };
-        assert_eq!(cell.task("jpal", 0).grant.as_ref().unwrap().waits_for, [mid]);
+        assert_eq!(cell.task("jpal", 0).grant().unwrap().waits_for, [mid]);
         cell.report("jmid", 0, Observed::Stopped);
         cell.report("jpal", 0, Observed::Started);
-        assert_eq!(cell.task("jpal", 0).grant, None);
+        assert_eq!(cell.task("jpal", 0).grant(), None);
         assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.leaving), Some(0));
         // Where nobody is leaving there is nobody to wait for.
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");
-        assert_eq!(cell.task("jfoo", 0).grant, None);
+        assert_eq!(cell.task("jfoo", 0).grant(), None);
     }
 }

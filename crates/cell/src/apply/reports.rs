@@ -45,7 +45,6 @@ impl Context<'_> {
         incarnation: u64,
         reports: &[TaskReport],
     ) -> Verdict {
-        self.system_only()?;
         let row = self.machine_row(machine)?;
         let found = row.incarnation;
         if found != incarnation {
@@ -76,7 +75,7 @@ impl Context<'_> {
             return Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt });
         }
         let state = row.state;
-        let step = match row.machine {
+        let step = match row.machine() {
             Some(on) if on == machine => step(state, what),
             Some(_) => Step::Refuse("a report from another machine"),
             None => late(state, what),
@@ -108,7 +107,9 @@ impl Context<'_> {
         self.set_task(task, |t| {
             t.state = TaskState::Running;
             t.healthy = true;
-            stop_waiting(&mut t.grant);
+            if let Some(hold) = t.holds.primary_mut() {
+                stop_waiting(&mut hold.grant);
+            }
         });
         self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
     }
@@ -162,6 +163,7 @@ impl Context<'_> {
 
     /// With an alloc, what was inside it. Inner tasks first, as when a machine is lost.
     fn lost(&mut self, task: TaskId, machine: MachineId) {
+        self.release_reserved_in(task);
         let mut all = self.state.alloc_load(task).map_or_else(Vec::new, |load| load.tasks.clone());
         all.push(task);
         for lost in all {
@@ -245,7 +247,7 @@ mod tests {
         let reports = vec![TaskReport { task: cell.task_id("jfoo", 0), attempt, what }];
         let machine = MachineId(machine);
         let command = Command::TaskReports { machine, incarnation: 1, reports };
-        let verdict = cell.apply(crate::Actor::System, command);
+        let verdict = cell.sent(command);
         render::verdict(&cell.state, &verdict)
     }
 
@@ -436,7 +438,7 @@ mod tests {
         let started = Observed::Started;
         assert!(report(&mut cell, 1, 1, started).contains("another machine"));
         assert!(report(&mut cell, 0, 2, started).contains("is at attempt 1, not 2"));
-        assert!(report(&mut cell, 9, 1, started).contains("no such row: machine 9"));
+        assert!(report(&mut cell, 9, 1, started).contains("the agent of machine #9"));
         let (machine, incarnation) = (MachineId(0), 2);
         let life = Command::TaskReports { machine, incarnation, reports: vec![] };
         assert_eq!(cell.refused(life), "machine m1 is at incarnation 1, the report is of 2");

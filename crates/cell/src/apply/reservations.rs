@@ -18,7 +18,6 @@ use crate::task::TaskState;
 
 impl Context<'_> {
     pub(super) fn set_reservations(&mut self, changes: &[ReservationChange]) -> Verdict {
-        self.system_only()?;
         let mut refused = Vec::new();
         let mut changed = false;
         for (position, change) in changes.iter().enumerate() {
@@ -58,7 +57,7 @@ impl Context<'_> {
         if row.reservation == reservation {
             return Ok(false);
         }
-        self.touched.extend(row.machine);
+        self.note_machines(task);
         self.state.edit_task(task, |t| t.reservation = reservation);
         self.task_event(task, TaskChange::ReservationChanged, Reason::Reservation);
         Ok(true)
@@ -104,7 +103,7 @@ mod tests {
     fn set(cell: &mut Cell, attempt: u32, reservation: Resources) -> String {
         let task = cell.task_id("jfoo", 0);
         let changes = vec![ReservationChange { task, attempt, reservation }];
-        let verdict = cell.apply(crate::Actor::System, Command::SetReservations(changes));
+        let verdict = cell.sent(Command::SetReservations(changes));
         render::verdict(&cell.state, &verdict)
     }
 

@@ -9,6 +9,7 @@ use super::jobs::next_version;
 use crate::bounds::{Growth, encoded_bytes};
 use crate::command::{Done, Verdict};
 use crate::event::{JobChange, TaskChange};
+use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState};
 use crate::name::JobKey;
@@ -101,9 +102,7 @@ impl Context<'_> {
             healthy: true,
             attempt: self.state.attempt_floor,
             version: job.version,
-            machine: None,
-            alloc: None,
-            grant: None,
+            holds: Holds::default(),
             reservation: job.spec().limits_of(index),
             failures_in_row: 0,
             apart: Vec::new(),
@@ -125,7 +124,7 @@ impl Context<'_> {
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (state, version) = (waiting_state(job), job.version);
         let limits = job.spec().limits_of(task.index);
-        match (task.state, task.machine) {
+        match (task.state, task.machine()) {
             (TaskState::Dead(Fate::Killed), _) => {
                 self.set_task(id, |t| {
                     t.state = state;

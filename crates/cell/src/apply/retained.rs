@@ -15,7 +15,7 @@ impl Context<'_> {
         let Some(retain) = self.spec_of(task).and_then(|s| s.retain_disk.clone()) else { return };
         // Only what ran can have left something behind; what ran inside an alloc left it in the
         // alloc's disk, for which the alloc answers.
-        if task.state == TaskState::Assigned || task.alloc.is_some() {
+        if task.state == TaskState::Assigned || task.alloc().is_some() {
             return;
         }
         let until = self.now.plus(retain.keep);
@@ -69,7 +69,6 @@ impl Context<'_> {
         task: TaskId,
         attempt: u32,
     ) -> Verdict {
-        self.system_only()?;
         let row = self.machine_row(machine)?;
         let at = row.retained.iter().position(|r| r.task == task && r.attempt == attempt);
         let Some(at) = at else {
@@ -96,7 +95,6 @@ impl Context<'_> {
         (task, attempt, run): (TaskId, u32, u32),
         exit: Option<ExitClass>,
     ) -> Verdict {
-        self.system_only()?;
         let row = self.machine_row(machine)?;
         let due = |r: &Retained| (r.task, r.attempt, r.run) == (task, attempt, Some(run));
         let Some(at) = row.retained.iter().position(due) else { return Ok(Done::Unchanged) };

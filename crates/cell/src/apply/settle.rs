@@ -29,6 +29,7 @@ impl Context<'_> {
 
     /// Keeps the flag of over-commitment true to the sums.
     fn settle_machine(&mut self, machine: MachineId) {
+        self.release_for_excess(machine);
         let Some(row) = self.state.machines.get(machine) else { return };
         let Some(load) = self.state.machine_loads.get(machine) else { return };
         let exceeds = load.exceeds(row);

@@ -37,7 +37,12 @@ impl Context<'_> {
     }
 
     /// The same spec again is no update, whatever version the client saw: it asks for what is.
-    fn try_update(&mut self, owner: &Name, spec: &JobSpec, expect: Option<u32>) -> Verdict {
+    pub(super) fn try_update(
+        &mut self,
+        owner: &Name,
+        spec: &JobSpec,
+        expect: Option<u32>,
+    ) -> Verdict {
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         let (id, job) = self.job_to_change(&key)?;
         admit::check_job(spec)?;
@@ -141,7 +146,6 @@ impl Context<'_> {
 
     /// Rolls one task of an open update.
     pub(super) fn step_update(&mut self, key: &JobKey, index: u32) -> Verdict {
-        self.system_only()?;
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Err(no_update(key)) };
         let row = job.tasks.get(index as usize);
@@ -624,7 +628,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         cell.ok(Command::StopJob { job: key("ubar/jother"), expect: None });
         let other = Victim { task: cell.task_id("jother", 0), attempt: 1 };
-        let waits_for = |cell: &Cell| match &cell.task("jfoo", 0).grant {
+        let waits_for = |cell: &Cell| match cell.task("jfoo", 0).grant() {
             Some(grant) => grant.waits_for.clone(),
             None => Vec::new(),
         };
@@ -671,7 +675,7 @@ mod tests {
         let assignment = Assignment { task, attempt: 0, machine, alloc, ports, devices };
         let group = Group { victims: vec![], assignments: vec![assignment] };
         cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
-        assert_eq!(cell.task("inner", 0).grant.as_ref().unwrap().waits_for, [other]);
+        assert_eq!(cell.task("inner", 0).grant().unwrap().waits_for, [other]);
     }
 
     #[test]

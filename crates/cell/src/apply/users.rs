@@ -22,7 +22,6 @@ use std::collections::BTreeSet;
 
 impl Context<'_> {
     pub(super) fn add_user(&mut self, name: &Name) -> Verdict {
-        self.require(Capability::ManageUsers)?;
         if self.state.user_named(name).is_some() {
             return Ok(Done::Unchanged);
         }
@@ -36,7 +35,6 @@ impl Context<'_> {
 
     /// A user with live jobs stays; dead ones go with their owner.
     pub(super) fn remove_user(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
-        self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         self.expected_user(name, user, expect)?;
         let counts = |job: &Job| job.user == user && !job.is_dead();
@@ -46,17 +44,8 @@ impl Context<'_> {
             let what = format!("user {name} has {live}");
             return Err(Refusal::WrongState { what });
         }
-        let owned = self.state.resource_counts.get(&Some(user)).copied().unwrap_or(0);
-        if owned > 0 {
-            let owned = counted(owned, "ephemeral resource");
-            let what = format!("user {name} owns {owned}");
-            return Err(Refusal::WrongState { what });
-        }
-        let crons = self.state.crons.iter().filter(|(_, cron)| cron.user == user).count();
-        if crons > 0 {
-            let crons = counted(crons as u64, "periodic job");
-            let what = format!("user {name} has {crons}");
-            return Err(Refusal::WrongState { what });
+        if let Some(held) = self.state.components.held_by(user) {
+            return Err(Refusal::WrongState { what: format!("user {name} {held}") });
         }
         let dead = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
         let held = dead - self.forgettable(|_, job| job.user == user).len();
@@ -78,7 +67,6 @@ impl Context<'_> {
         capabilities: &BTreeSet<Capability>,
         expect: Option<u32>,
     ) -> Verdict {
-        self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         if self.state.users.get(user).is_some_and(|row| row.capabilities == *capabilities) {
             return Ok(Done::Unchanged);
@@ -104,7 +92,6 @@ impl Context<'_> {
         quota: Option<Quota>,
         expect: Option<u32>,
     ) -> Verdict {
-        self.require(Capability::ManageUsers)?;
         let user = self.user_by_name(name)?;
         let old = self.state.users.get(user).and_then(|row| row.quota.get(&band).copied());
         if old == quota {
@@ -182,7 +169,7 @@ fn oversold(state: &State, user: UserId, band: Band, quota: &Quota) -> Option<Sh
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key, name};
-    use crate::command::{Actor, Command, Done};
+    use crate::command::{Command, Done};
     use crate::priority::Band;
     use crate::quota::{Capability, Quota};
     use crate::render;
@@ -205,7 +192,7 @@ mod tests {
                 quota: Some(quota),
                 expect: None,
             };
-            let verdict = cell.apply(Actor::System, command);
+            let verdict = cell.sent(command);
             said = render::verdict(&cell.state, &verdict);
         }
         assert_eq!(said, want, "{grants:?}");

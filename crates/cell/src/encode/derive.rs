@@ -2,6 +2,7 @@
 //! the time this runs. Adding rows in the order of their ids makes the result canonical; in
 //! particular a name shared by several jobs ends up with the newest.
 
+use crate::components;
 use crate::edit::retained;
 use crate::id::TaskId;
 use crate::load::{JobLoad, MachineLoad, UserLoad};
@@ -10,7 +11,8 @@ use crate::table::{Key, Table};
 use std::sync::Arc;
 
 pub(super) fn derive(state: &mut State) {
-    users_and_resources(state);
+    users(state);
+    components::derive(state);
     names(state);
     machines(state);
     jobs(state);
@@ -35,29 +37,22 @@ fn aligned<K: Key, V: Clone, L: Clone>(
     loads
 }
 
-fn users_and_resources(state: &mut State) {
+fn users(state: &mut State) {
     let State { users, user_names, .. } = state;
     state.user_loads = aligned(users, |id, user| {
         user_names.insert(user.name.clone(), id);
         UserLoad::default()
     });
-    let rows = state.resources.clone();
-    rows.iter().for_each(|(_, row)| state.count_resource(row, true));
 }
 
 fn names(state: &mut State) {
-    let State { crons, cron_names, tokens, token_names, blobs, blob_names, .. } = state;
-    for (id, cron) in crons.iter() {
-        cron_names.insert((cron.user, cron.spec.name.clone()), id);
-    }
+    let State { tokens, token_names, blobs, blob_names, .. } = state;
     for (id, token) in tokens.iter() {
         token_names.insert(token.id.clone(), id);
     }
     for (id, blob) in blobs.iter() {
         blob_names.insert(blob.digest.clone(), id);
     }
-    let rows = state.crons.clone();
-    rows.iter().for_each(|(_, cron)| state.count_cron(cron.user, &cron.spec, true));
 }
 
 fn machines(state: &mut State) {
@@ -67,8 +62,6 @@ fn machines(state: &mut State) {
         *capacity = capacity.plus(machine.spec.capacity);
         MachineLoad { reserved: retained(machine), ..MachineLoad::default() }
     });
-    let rows = state.machines.clone();
-    rows.iter().for_each(|(id, machine)| state.count_ephemeral(id, machine, true));
 }
 
 fn jobs(state: &mut State) {

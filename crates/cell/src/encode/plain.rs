@@ -14,7 +14,8 @@ use crate::tables::each_table;
 use crate::time::Time;
 
 macro_rules! rows {
-    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+        at $($place:ident).+;)*) => {
         /// What a state holds and does not derive. In each list the position is the id, and an
         /// absence is a row that was removed.
         #[derive(Clone, Debug, Default)]
@@ -31,11 +32,13 @@ macro_rules! rows {
 
         impl Rows {
             fn of_tables(state: &State) -> Rows {
-                Rows { $($field: list(&state.$field),)* ..Rows::default() }
+                Rows { $($field: list(&state.$($place).+),)* ..Rows::default() }
             }
 
             fn into_tables(self) -> State {
-                State { $($field: table(self.$field),)* ..State::default() }
+                let mut state = State::default();
+                $(state.$($place).+ = table(self.$field);)*
+                state
             }
         }
     };

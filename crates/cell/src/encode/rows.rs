@@ -11,8 +11,9 @@ pub(super) fn write_state(state: &State, out: Vec<u8>) -> Vec<u8> {
     let head = (state.level, state.now, state.applied, state.attempt_floor, state.bounds);
     let mut out = put(out, &head);
     macro_rules! write {
-        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
-            $(out = write_table(&state.$field, out);)*
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
+            $(out = write_table(&state.$($place).+, out);)*
         };
     }
     each_table!(write);
@@ -33,8 +34,9 @@ pub(super) fn read_state(payload: &[u8]) -> Result<State, LoadError> {
         reader.take(|| "head of the state".to_owned())?;
     let mut state = State { level, now, applied, attempt_floor, bounds, ..State::default() };
     macro_rules! read {
-        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
-            $(state.$field = read_table(&mut reader, <$row as TableRow>::NOUN)?;)*
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
+            $(state.$($place).+ = read_table(&mut reader, <$row as TableRow>::NOUN)?;)*
         };
     }
     each_table!(read);

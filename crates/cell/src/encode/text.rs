@@ -54,7 +54,8 @@ pub struct Pick {
     pub table: Option<TableName>,
     /// The job and its tasks.
     pub job: Option<JobKey>,
-    /// The machine and the tasks that are on it.
+    /// The machine, the tasks that are on it or hold room there, and what it has of ephemeral
+    /// resources.
     pub machine: Option<Name>,
 }
 
@@ -63,7 +64,7 @@ impl Pick {
         *self == Pick::default()
     }
 
-    fn takes(&self, table: TableName, label: &str, machine: Option<&Name>) -> bool {
+    fn takes(&self, table: TableName, label: &str, concerns: impl Fn(&Name) -> bool) -> bool {
         let of_job = |job: &JobKey| {
             let rest = label.strip_prefix(&job.to_string());
             matches!(table, TableName::Jobs | TableName::Tasks)
@@ -71,7 +72,7 @@ impl Pick {
         };
         self.table.is_none_or(|wanted| wanted == table)
             && self.job.as_ref().is_none_or(of_job)
-            && self.machine.as_ref().is_none_or(|wanted| machine == Some(wanted))
+            && self.machine.as_ref().is_none_or(concerns)
     }
 }
 
@@ -96,7 +97,8 @@ struct Head {
 }
 
 macro_rules! slots {
-    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
         /// How many ids each table has given away, and how many windows there are, which have none.
         #[derive(Clone, Copy, Serialize, Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -209,7 +211,8 @@ pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     let mut writer = Writer { rows, pick, out: String::new() };
     writer.line(&json(&head(place, rows, pick)));
     macro_rules! write_tables {
-        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
             $(writer.table(TableName::$variant, &rows.$field);)*
         };
     }
@@ -250,7 +253,8 @@ impl Rows {
     fn name_of(&self, table: TableName, id: u32) -> Option<String> {
         let (rows, at) = (self, id as usize);
         macro_rules! label {
-            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+            ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
                 match table {
                     $(TableName::$variant => Some(rows.$field.get(at)?.as_ref()?.label(rows)),)*
                     TableName::Windows => None,
@@ -289,7 +293,7 @@ impl Writer<'_> {
             };
             self.vacant(table, gone.take());
             let label = row.label(rows);
-            if self.pick.takes(table, &label, row.machine(rows)) {
+            if self.pick.takes(table, &label, |machine| row.concerns(rows, machine)) {
                 let (name, row) = (json(&label), json(row));
                 let line = format!(r#"{{"table":"{table}","id":{id},"name":{name},"row":{row}}}"#);
                 self.line(&line);
@@ -310,7 +314,7 @@ impl Writer<'_> {
         let rows = self.rows;
         for (key, window) in &rows.windows {
             let table = TableName::Windows;
-            if self.pick.takes(table, "", None) {
+            if self.pick.takes(table, "", |_| false) {
                 let row = json(&WindowRow::of(key, window));
                 self.line(&format!(r#"{{"table":"{table}","row":{row}}}"#));
             }

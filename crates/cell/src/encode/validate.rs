@@ -9,7 +9,6 @@ use crate::disruption::MAX_DISRUPTIONS;
 use crate::job::Job;
 use crate::machine::{MAX_CELL_CAPACITY, Machine};
 use crate::name::Name;
-use crate::named::UNBOUNDED;
 use crate::quota::User;
 use crate::reason::Refusal;
 use crate::replay::{MAX_WINDOWS, WINDOW};
@@ -42,9 +41,10 @@ pub(crate) fn admitted(row: &str, checked: Result<(), Refusal>) -> Checked {
 pub(super) fn rows(state: &State) -> Checked {
     head(state)?;
     macro_rules! check {
-        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
             $(
-                for (id, row) in state.$field.iter() {
+                for (id, row) in state.$($place).+.iter() {
                     row.check(&row_title(id.slot(), row))?;
                 }
             )*
@@ -62,6 +62,10 @@ impl TableRow for User {
     }
 
     fn title(&self) -> Option<String> {
+        Some(self.name.to_string())
+    }
+
+    fn name(&self, _: &State) -> Option<String> {
         Some(self.name.to_string())
     }
 
@@ -84,8 +88,12 @@ impl TableRow for Machine {
         Some(self.spec.name.to_string())
     }
 
-    fn machine<'a>(&'a self, _: &'a Rows) -> Option<&'a Name> {
-        Some(&self.spec.name)
+    fn name(&self, _: &State) -> Option<String> {
+        Some(self.spec.name.to_string())
+    }
+
+    fn concerns(&self, _: &Rows, machine: &Name) -> bool {
+        self.spec.name == *machine
     }
 
     fn check(&self, row: &str) -> Checked {
@@ -105,6 +113,10 @@ impl TableRow for Job {
         Some(self.name.to_string())
     }
 
+    fn name(&self, state: &State) -> Option<String> {
+        Some(format!("{}/{}", state.users.get(self.user)?.name, self.name))
+    }
+
     fn check(&self, row: &str) -> Checked {
         check_job(row, self)
     }
@@ -120,9 +132,15 @@ impl TableRow for Task {
         format!("{job}/{}", self.index)
     }
 
-    fn machine<'a>(&'a self, rows: &'a Rows) -> Option<&'a Name> {
-        let row = self.machine.and_then(|machine| rows.machines.get(machine.slot())?.as_ref());
-        row.map(|machine| &machine.spec.name)
+    fn name(&self, state: &State) -> Option<String> {
+        Some(format!("{}/{}", state.job_key(self.job)?, self.index))
+    }
+
+    fn concerns(&self, rows: &Rows, machine: &Name) -> bool {
+        self.holds.iter().any(|(_, hold)| {
+            let row = rows.machines.get(hold.machine.slot()).and_then(Option::as_ref);
+            row.is_some_and(|row| row.spec.name == *machine)
+        })
     }
 
     fn check(&self, row: &str) -> Checked {
@@ -136,6 +154,10 @@ impl TableRow for AccessToken {
     fn label(&self, _: &Rows) -> String {
         self.id.to_string()
     }
+
+    fn name(&self, _: &State) -> Option<String> {
+        Some(self.id.to_string())
+    }
 }
 
 impl TableRow for Blob {
@@ -143,6 +165,10 @@ impl TableRow for Blob {
 
     fn label(&self, _: &Rows) -> String {
         self.digest.to_string()
+    }
+
+    fn name(&self, _: &State) -> Option<String> {
+        Some(self.short().to_owned())
     }
 
     fn check(&self, row: &str) -> Checked {
@@ -162,19 +188,13 @@ fn head(state: &State) -> Checked {
 fn check_machine(row: &str, machine: &Machine) -> Checked {
     admitted(row, admit::check_machine(&machine.spec))?;
     at_most(row, "generation", u64::from(machine.generation), MAX_COUNTER)?;
-    let list = &machine.ephemeral;
-    let in_order = list.windows(2).all(|pair| pair[0].name < pair[1].name);
-    if !in_order || list.iter().any(|entry| entry.name.namespace.is_none()) {
-        return Err(bad(row, "ephemeral: allowed: names with a namespace, in order, each once"));
-    }
     if !machine.shortages.windows(2).all(|pair| pair[0].dimension < pair[1].dimension) {
         return Err(bad(row, "shortages: allowed: resources in order, each once"));
     }
-    let amounts = list.iter().map(|entry| entry.amount).filter(|amount| *amount != UNBOUNDED);
-    let disks = machine.retained.iter().map(|entry| entry.bytes);
+    let mut disks = machine.retained.iter().map(|entry| entry.bytes);
     let kept = disks.clone().fold(0u64, u64::saturating_add);
     at_most(row, "disk retained in all", kept, MAX_CELL_CAPACITY)?;
-    amounts.chain(disks).try_for_each(|amount| at_most(row, "amount", amount, MAX_QUANTITY))
+    disks.try_for_each(|amount| at_most(row, "amount", amount, MAX_QUANTITY))
 }
 
 fn check_job(row: &str, job: &Job) -> Checked {

@@ -1,5 +1,6 @@
-//! Tasks of a job inside an alloc set are in an alloc of that set, on its machine, and only while
-//! the alloc holds its place. What they hold, prod by limits, is within what the alloc holds.
+//! Tasks of a job inside an alloc set are in an alloc of that set, in each place they hold, on its
+//! machine, and only while the alloc holds its place. What they hold, prod by limits, is within
+//! what the alloc holds.
 //!
 //! Reservations inside an alloc may rise beyond it together, as on a machine, and in no other way
 //! can more be held inside than the alloc has: placements, updates of what is inside and an alloc
@@ -8,6 +9,7 @@
 //! An alloc itself is never reclaimed: it is charged at its limits, and waits with them.
 
 use super::{Check, Step, violation};
+use crate::hold::Hold;
 use crate::id::TaskId;
 use crate::resource::Resources;
 use crate::spec::{JobKind, JobSpec};
@@ -20,17 +22,20 @@ pub(super) fn check(state: &State) -> Check {
     for (id, task) in state.tasks.iter() {
         let Some(spec) = state.spec_of(task) else { continue };
         let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
-        let inside = spec.alloc_set.is_some() && task.machine.is_some();
-        if inside != task.alloc.is_some() {
-            return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, task.alloc));
+        for (_, hold) in task.holds.iter() {
+            if spec.alloc_set.is_some() != hold.alloc.is_some() {
+                return fail(format!("of {:?}, in alloc {:?}", spec.alloc_set, hold.alloc));
+            }
         }
         let whole = task.reservation == spec.limits_of(task.index);
         let due = task.state.holds_resources() || task.state == TaskState::Pending;
         if spec.kind == JobKind::AllocSet && due && !whole {
             return fail(format!("is an alloc and reserves {:?}", task.reservation));
         }
-        if let Some(alloc) = task.alloc {
-            check_inner(state, id, task, spec, alloc)?;
+        for (_, hold) in task.holds.iter() {
+            if let Some(alloc) = hold.alloc {
+                check_inner(state, (id, task), hold, spec, alloc)?;
+            }
         }
     }
     state.alloc_loads.iter().try_for_each(|(alloc, load)| {
@@ -45,7 +50,13 @@ pub(super) fn check(state: &State) -> Check {
     })
 }
 
-fn check_inner(state: &State, id: TaskId, task: &Task, spec: &JobSpec, alloc: TaskId) -> Check {
+fn check_inner(
+    state: &State,
+    (id, task): (TaskId, &Task),
+    hold: &Hold,
+    spec: &JobSpec,
+    alloc: TaskId,
+) -> Check {
     let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
     let Some(outer) = state.tasks.get(alloc) else {
         return fail(format!("its alloc, row {}, does not exist", alloc.0));
@@ -57,13 +68,14 @@ fn check_inner(state: &State, id: TaskId, task: &Task, spec: &JobSpec, alloc: Ta
     if state.job_key(outer.job) != spec.alloc_set {
         return fail(format!("belongs into {:?}, is in {name}", spec.alloc_set));
     }
-    if outer.machine != task.machine {
-        return fail(format!("is on {:?}, its alloc {name} on {:?}", task.machine, outer.machine));
+    if outer.machine() != Some(hold.machine) {
+        let (here, there) = (hold.machine, outer.machine());
+        return fail(format!("is on {here:?}, its alloc {name} on {there:?}"));
     }
     if task.state.holds_resources() && !outer.state.holds_resources() {
         return fail(format!("is {:?}, its alloc {name} {:?}", task.state, outer.state));
     }
-    match task.devices().is_empty() && spec.task.named.is_empty() {
+    match hold.devices().is_empty() && spec.task.named.is_empty() {
         true => Ok(()),
         false => fail("has devices or named resources of its own".to_owned()),
     }

@@ -4,10 +4,11 @@
 
 use super::{Check, Step, violation};
 use crate::event::{Event, TaskChange, What};
-use crate::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use crate::id::{JobId, TaskId};
 use crate::job::Job;
-use crate::machine::Machine;
+use crate::state::State;
 use crate::table::{Key, Table};
+use crate::tables::{RowRef, TableName, TableRow, each_table};
 use std::collections::BTreeSet;
 
 const NAME: &str = "events_cover_changes";
@@ -15,100 +16,83 @@ const NAME: &str = "events_cover_changes";
 /// Rows that differ between two states, or that events speak of.
 #[derive(Default)]
 struct Touched {
-    tasks: BTreeSet<TaskId>,
-    jobs: BTreeSet<JobId>,
-    machines: BTreeSet<MachineId>,
-    users: BTreeSet<UserId>,
-    resources: BTreeSet<ResourceId>,
-    crons: BTreeSet<CronId>,
-    tokens: BTreeSet<TokenId>,
-    blobs: BTreeSet<BlobId>,
-    /// Jobs of which a task is touched, and machines on which a resource is: their rows keep the
-    /// books of that.
+    rows: BTreeSet<RowRef>,
+    /// Jobs of which a task is touched: their rows keep the books of that.
     jobs_through_tasks: BTreeSet<JobId>,
-    machines_through_resources: BTreeSet<MachineId>,
     level: bool,
     bounds: bool,
 }
 
+impl Touched {
+    fn has(&self, row: impl Into<RowRef>) -> bool {
+        self.rows.contains(&row.into())
+    }
+}
+
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let told = told(step.events);
+    let told = told(step);
     let changed = changed(step);
     every_change_is_told(step, &changed, &told)?;
     // Two commands can undo each other; one cannot.
     match step.only() {
-        Some(_) => step.events.iter().try_for_each(|event| is_true(event, &changed)),
+        Some(_) => step.events.iter().try_for_each(|event| is_true(step, event, &changed)),
         None => Ok(()),
     }
 }
 
-fn told(events: &[Event]) -> Touched {
+fn told(step: &Step<'_>) -> Touched {
     let mut told = Touched::default();
-    for event in events {
+    for event in step.events {
         match &event.what {
+            What::Component(event) => {
+                told.rows.extend(event.as_component().tells_of(step.before, step.after));
+            }
             What::Task { task, job, change, .. } => {
-                told.tasks.insert(*task);
+                told.rows.insert((*task).into());
                 // Which run is due stands with what is kept on the machine.
                 if let TaskChange::SaverFailed { machine } = change {
-                    told.machines.insert(*machine);
+                    told.rows.insert((*machine).into());
                 }
                 told.jobs_through_tasks.insert(*job);
             }
-            What::Job { job, .. } => {
-                told.jobs.insert(*job);
-            }
+            What::Job { job, .. } => drop(told.rows.insert((*job).into())),
             What::JobRejected { .. } => {}
-            What::Machine { machine, .. } => {
-                told.machines.insert(*machine);
-            }
-            What::User { user, .. } => {
-                told.users.insert(*user);
-            }
-            What::Resource { resource, machine, .. } => {
-                told.resources.insert(*resource);
-                told.machines_through_resources.extend(*machine);
-            }
+            What::Machine { machine, .. } => drop(told.rows.insert((*machine).into())),
+            What::User { user, .. } => drop(told.rows.insert((*user).into())),
             What::LevelRaised { .. } => told.level = true,
             What::BoundsChanged => told.bounds = true,
-            What::Cron { cron, .. } => {
-                told.crons.insert(*cron);
-            }
-            What::Token { token, .. } => {
-                told.tokens.insert(*token);
-            }
-            What::Blob { blob, .. } => {
-                told.blobs.insert(*blob);
-            }
+            What::Token { token, .. } => drop(told.rows.insert((*token).into())),
+            What::Blob { blob, .. } => drop(told.rows.insert((*blob).into())),
         }
     }
     told
 }
 
-fn differing<K: Key + Ord, V: Clone + PartialEq>(
+fn differing<K: Key + Into<RowRef>, V: Clone + PartialEq>(
     before: &Table<K, V>,
     after: &Table<K, V>,
-) -> BTreeSet<K> {
-    let slots = before.slots().max(after.slots());
-    (0..slots).map(K::from_slot).filter(|key| before.get(*key) != after.get(*key)).collect()
+) -> Vec<RowRef> {
+    let keys = (0..before.slots().max(after.slots())).map(K::from_slot);
+    keys.filter(|key| before.get(*key) != after.get(*key)).map(Into::into).collect()
 }
 
 fn changed(step: &Step<'_>) -> Touched {
     let (before, after) = (step.before, step.after);
-    let tasks = differing(&before.tasks, &after.tasks);
-    let job_of = |task: &TaskId| {
-        after.tasks.get(*task).or_else(|| before.tasks.get(*task)).map(|row| row.job)
+    let mut rows = BTreeSet::new();
+    macro_rules! compare {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
+            $(rows.extend(differing(&before.$($place).+, &after.$($place).+));)*
+        };
+    }
+    each_table!(compare);
+    let job_of = |row: &RowRef| {
+        let task = (row.table == TableName::Tasks).then_some(TaskId(row.slot))?;
+        after.tasks.get(task).or_else(|| before.tasks.get(task)).map(|row| row.job)
     };
     Touched {
-        jobs_through_tasks: tasks.iter().filter_map(job_of).collect(),
-        tasks,
-        jobs: differing(&before.jobs, &after.jobs),
-        machines: differing(&before.machines, &after.machines),
-        users: differing(&before.users, &after.users),
-        resources: differing(&before.resources, &after.resources),
-        crons: differing(&before.crons, &after.crons),
-        tokens: differing(&before.tokens, &after.tokens),
-        blobs: differing(&before.blobs, &after.blobs),
-        machines_through_resources: BTreeSet::new(),
+        jobs_through_tasks: rows.iter().filter_map(job_of).collect(),
+        rows,
         level: before.level != after.level,
         bounds: before.bounds != after.bounds,
     }
@@ -119,37 +103,12 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
         Err(violation(NAME, what, format!("changed without an event: was {was}, is {is}")))
     };
     let (before, after) = (step.before, step.after);
-    if let Some(id) = changed.tasks.difference(&told.tasks).next() {
-        let row = |state: &crate::state::State| format!("{:?}", state.tasks.get(*id));
-        return silent(after.task_name(*id), row(before), row(after));
-    }
-    for id in changed.jobs.difference(&told.jobs) {
-        let (old, new) = (before.jobs.get(*id), after.jobs.get(*id));
-        if !(told.jobs_through_tasks.contains(id) && only_the_books(old, new)) {
-            return silent(format!("job row {}", id.0), format!("{old:?}"), format!("{new:?}"));
+    for row in changed.rows.difference(&told.rows) {
+        let ends = after_the_end(step, *row).is_some_and(|of| told.has(of));
+        if !ends && !kept_with_tasks(step, *row, told) {
+            let ((what, was), (_, is)) = (written(before, *row), written(after, *row));
+            return silent(what, was, is);
         }
-    }
-    for id in changed.machines.difference(&told.machines) {
-        let (old, new) = (before.machines.get(*id), after.machines.get(*id));
-        if !(told.machines_through_resources.contains(id) && only_ephemeral(old, new)) {
-            return silent(format!("machine row {}", id.0), format!("{old:?}"), format!("{new:?}"));
-        }
-    }
-    if let Some(id) = changed.users.difference(&told.users).next() {
-        let row = |state: &crate::state::State| format!("{:?}", state.users.get(*id));
-        return silent(format!("user row {}", id.0), row(before), row(after));
-    }
-    if let Some(id) = changed.resources.difference(&told.resources).next() {
-        let row = |state: &crate::state::State| format!("{:?}", state.resources.get(*id));
-        return silent(format!("resource row {}", id.0), row(before), row(after));
-    }
-    let names = |what: &str, id: Option<u32>| id.map(|id| format!("{what} row {id}"));
-    let cron = changed.crons.difference(&told.crons).next().map(|id| id.0);
-    let token = changed.tokens.difference(&told.tokens).next().map(|id| id.0);
-    let blob = changed.blobs.difference(&told.blobs).next().map(|id| id.0);
-    let row = names("periodic job", cron).or(names("token", token)).or(names("package", blob));
-    if let Some(row) = row {
-        return Err(violation(NAME, row, "changed without an event"));
     }
     if changed.bounds && !told.bounds {
         let (before, after) = (format!("{:?}", before.bounds), format!("{:?}", after.bounds));
@@ -161,8 +120,38 @@ fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> C
     }
 }
 
+/// The row that took this one of a component along, if it is gone.
+fn after_the_end(step: &Step<'_>, row: RowRef) -> Option<RowRef> {
+    let of = step.before.components.ends_with(row)?;
+    let is_gone = |row: RowRef| written(step.after, row).1 == "None";
+    (is_gone(of) && is_gone(row)).then_some(of)
+}
+
+/// What errors call a row, and the row.
+fn written(state: &State, row: RowRef) -> (String, String) {
+    macro_rules! write {
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
+            match row.table {
+                $(TableName::$variant => (
+                    format!("{} row {}", <$row as TableRow>::NOUN, row.slot),
+                    format!("{:?}", state.$($place).+.get(<$id>::from_slot(row.slot as usize))),
+                ),)*
+                TableName::Windows => (row.to_string(), String::new()),
+            }
+        };
+    }
+    each_table!(write)
+}
+
 /// Specs nobody runs any more, the counts of an update and the times of disruptions follow the
 /// tasks they are about.
+fn kept_with_tasks(step: &Step<'_>, row: RowRef, told: &Touched) -> bool {
+    let id = JobId(row.slot);
+    let books = || only_the_books(step.before.jobs.get(id), step.after.jobs.get(id));
+    row.table == TableName::Jobs && told.jobs_through_tasks.contains(&id) && books()
+}
+
 fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
     let mut same = old.clone();
@@ -175,15 +164,12 @@ fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
     same == *new
 }
 
-fn only_ephemeral(old: Option<&Machine>, new: Option<&Machine>) -> bool {
-    let (Some(old), Some(new)) = (old, new) else { return false };
-    let mut same = old.clone();
-    same.ephemeral = new.ephemeral.clone();
-    same == *new
-}
-
-fn is_true(event: &Event, changed: &Touched) -> Check {
+fn is_true(step: &Step<'_>, event: &Event, changed: &Touched) -> Check {
     let happened = match &event.what {
+        What::Component(event) => {
+            let rows = event.as_component().tells_of(step.before, step.after);
+            rows.into_iter().any(|row| changed.has(row))
+        }
         // One batch may set a task's reservation twice, and back to what it was.
         What::Task { change: TaskChange::ReservationChanged, .. } => true,
         // About what it left on the machine, when it may be elsewhere, or dead.
@@ -193,24 +179,17 @@ fn is_true(event: &Event, changed: &Touched) -> Check {
                 | TaskChange::Saved { machine }
                 | TaskChange::NotSaved { machine },
             ..
-        } => changed.machines.contains(machine),
+        } => changed.has(*machine),
         // A change that was skipped is kept in the job's books.
-        What::Task { task, job, .. } => changed.tasks.contains(task) || changed.jobs.contains(job),
-        What::Job { job, .. } => {
-            changed.jobs.contains(job) || changed.jobs_through_tasks.contains(job)
-        }
+        What::Task { task, job, .. } => changed.has(*task) || changed.has(*job),
+        What::Job { job, .. } => changed.has(*job) || changed.jobs_through_tasks.contains(job),
         What::JobRejected { .. } => true,
-        What::Machine { machine, .. } => changed.machines.contains(machine),
-        What::User { user, .. } => changed.users.contains(user),
-        What::Resource { resource, machine, .. } => {
-            changed.resources.contains(resource)
-                || machine.is_some_and(|machine| changed.machines.contains(&machine))
-        }
+        What::Machine { machine, .. } => changed.has(*machine),
+        What::User { user, .. } => changed.has(*user),
         What::LevelRaised { .. } => changed.level,
         What::BoundsChanged => changed.bounds,
-        What::Cron { cron, .. } => changed.crons.contains(cron),
-        What::Token { token, .. } => changed.tokens.contains(token),
-        What::Blob { blob, .. } => changed.blobs.contains(blob),
+        What::Token { token, .. } => changed.has(*token),
+        What::Blob { blob, .. } => changed.has(*blob),
     };
     match happened {
         true => Ok(()),

@@ -30,7 +30,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             let (from, to) = (old.not_before.0, new.not_before.0);
             return fail(format!("its wait for a lease was cut from {from} to {to}"));
         }
-        if gone.contains(&id) && new.machine.is_none() && new.not_before < now.plus(lease) {
+        if gone.contains(&id) && new.machine().is_none() && new.not_before < now.plus(lease) {
             let detail = format!("lost at {}, may start at {}", now.0, new.not_before.0);
             return fail(detail);
         }
@@ -50,7 +50,7 @@ fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
         )) => step.before.machine_named(name),
         _ => None,
     };
-    let there = |task: &Task| machine.is_some() && task.machine == machine;
+    let there = |task: &Task| machine.is_some() && task.machine() == machine;
     let rows = step.before.tasks.iter().filter(|(_, task)| there(task)).map(|(id, _)| id);
     let told = step.events.iter().filter_map(|event| match &event.what {
         What::Task { task, change: TaskChange::Lost { .. }, .. } => Some(*task),
@@ -76,7 +76,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         let before = cell.state.clone();
         let command = Command::MachineDown { machine: MachineId(0) };
-        let requests = vec![Request { by: crate::Actor::System, id: None, command }];
+        let requests = vec![Request::sent(command, &before)];
         let entry = Entry { now: Time(cell.now), requests };
         let mut events = Vec::new();
         let verdicts = cell.state.apply(&entry, &mut events);

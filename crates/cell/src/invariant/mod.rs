@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`mod@references`] | state | ids, names and versions lead to rows: B2 |
 //! | [`sums_equal_parts`] | state | the accounting behind every decision: B3, §2.5 |
-//! | [`one_machine`] | state | a task is on one machine, its ports its own: B3, §2.3 |
+//! | [`one_machine`] | state | a task runs in one place, its ports its own: B3, §2.3 |
 //! | [`life`] | state | a job's state follows from its tasks': B5, §2.3 |
 //! | [`deferred`] | state | deferred start: B6, §2.3 |
 //! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, §2.3 |
@@ -19,7 +19,7 @@
 //! | [`reservation_bounds`] | state | a reservation is at most the limit: B40, §5.5 |
 //! | [`counted_apart`] | state | what is forgiven apart is counted once: X3 |
 //! | [`inner_not_above_set`] | state | a job is not worth more than its alloc: B9, §2.4 |
-//! | [`one_owner_per_namespace`] | state | ephemeral resources have an owner: E1 |
+//! | `one_owner_per_namespace` | state | ephemeral resources have an owner: E1 |
 //! | [`placed_where_allowed`] | step | hard constraints, drains, crash pairings: B4, B30, B41 |
 //! | [`spread_kept`] | step | tasks are spread over failure domains: B41, §4 |
 //! | [`leases_kept`] | step | nothing starts before its time: B41 |
@@ -32,8 +32,10 @@
 //! | [`gang_whole`] | step | a gang is placed whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
 //! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
-//! | [`slots_fire_once`] | step | a periodic job runs once for each slot: B42 |
+//! | `slots_fire_once` | step | a periodic job runs once for each slot: B42 |
 //! | [`time_monotone`] | step | log time never runs backwards: B22 |
+//!
+//! Those of a component stand in its folder of [`crate::components`].
 //!
 //! Sections (§) are those of the Borg paper of 2015.
 
@@ -49,35 +51,38 @@ mod leases_kept;
 mod life;
 mod no_voluntary_overcommit;
 mod one_machine;
-mod one_owner_per_namespace;
 mod overcommit_flagged;
 mod placed_where_allowed;
 mod prod_never_preempts_prod;
 mod prod_quota_sold;
 mod quota;
-mod references;
+pub(crate) mod references;
 mod refused_leaves_no_trace;
 mod reservation_bounds;
 mod retained_disk_charged;
-mod slots_fire_once;
 #[cfg(test)]
 mod spoiled;
 mod spread_kept;
-mod sums_equal_parts;
+pub(crate) mod sums_equal_parts;
 mod time_monotone;
 mod versions_in_use_kept;
 mod waits_for_leaving;
 
 use crate::command::{Command, Entry, EvictCause, Request, Verdict};
+use crate::components;
 use crate::event::Event;
 use crate::state::State;
 use std::fmt::Display;
 
 pub use cellwright_rows::Violation;
 
-type Check = Result<(), Violation>;
+pub(crate) type Check = Result<(), Violation>;
 
-fn violation(invariant: &'static str, row: impl Display, detail: impl Display) -> Violation {
+pub(crate) fn violation(
+    invariant: &'static str,
+    row: impl Display,
+    detail: impl Display,
+) -> Violation {
     Violation { invariant, row: row.to_string(), detail: detail.to_string() }
 }
 
@@ -96,7 +101,7 @@ pub fn references(state: &State) -> Check {
 pub fn check_state(state: &State) -> Check {
     let checks: [fn(&State) -> Check; 15] = [
         references::check,
-        one_owner_per_namespace::check,
+        components::check_state,
         sums_equal_parts::check,
         one_machine::check,
         life::check,
@@ -131,7 +136,7 @@ pub fn check_step(
     let step = Step { before, entry, verdicts, after, events };
     let checks: [fn(&Step<'_>) -> Check; 17] = [
         time_monotone::check,
-        slots_fire_once::check,
+        components::check_step,
         refused_leaves_no_trace::check,
         events_cover_changes::check,
         no_voluntary_overcommit::check,
@@ -152,12 +157,12 @@ pub fn check_step(
 }
 
 /// One entry, what it met, what it made of it.
-struct Step<'a> {
-    before: &'a State,
-    entry: &'a Entry,
-    verdicts: &'a [Verdict],
-    after: &'a State,
-    events: &'a [Event],
+pub(crate) struct Step<'a> {
+    pub before: &'a State,
+    pub entry: &'a Entry,
+    pub verdicts: &'a [Verdict],
+    pub after: &'a State,
+    pub events: &'a [Event],
 }
 
 impl<'a> Step<'a> {
@@ -173,7 +178,7 @@ impl<'a> Step<'a> {
     fn voluntary(&self) -> Option<&'a Command> {
         let (command, _) = self.only()?;
         let voluntary = match command {
-            Command::CommitPlan(_) | Command::StepUpdate { .. } => true,
+            Command::CommitPlan(_) | Command::StepUpdate { .. } | Command::ReserveHold(_) => true,
             Command::Evict { cause, .. } => {
                 matches!(cause, EvictCause::Drain | EvictCause::Rebalance)
             }

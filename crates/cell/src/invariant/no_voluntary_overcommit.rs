@@ -20,7 +20,8 @@ pub(super) fn check(step: &Step<'_>) -> Check {
     }
     for (id, machine) in step.after.machines.iter() {
         let Some(after) = step.after.machine_load(id) else { continue };
-        let (old_excess, new_excess) = (excess(step.before, id), of_load(machine, after));
+        let (old_excess, new_excess) =
+            (excess(step.before, id), of_load(step.after, id, machine, after));
         for (what, now) in &new_excess {
             let then = old_excess.get(what).copied().unwrap_or(0);
             if *now > then {
@@ -34,13 +35,18 @@ pub(super) fn check(step: &Step<'_>) -> Check {
 
 fn excess(state: &State, machine: MachineId) -> BTreeMap<String, u64> {
     match (state.machines.get(machine), state.machine_load(machine)) {
-        (Some(row), Some(load)) => of_load(row, load),
+        (Some(row), Some(load)) => of_load(state, machine, row, load),
         _ => BTreeMap::new(),
     }
 }
 
 /// What is held beyond capacity, by kind.
-fn of_load(row: &Machine, load: &MachineLoad) -> BTreeMap<String, u64> {
+fn of_load(
+    state: &State,
+    id: MachineId,
+    row: &Machine,
+    load: &MachineLoad,
+) -> BTreeMap<String, u64> {
     let capacity = row.spec.capacity;
     let mut excess = BTreeMap::new();
     let mut note = |what: String, held: u64, room: u64| {
@@ -58,12 +64,15 @@ fn of_load(row: &Machine, load: &MachineLoad) -> BTreeMap<String, u64> {
         note(format!("device {at}"), u64::from(*used), u64::from(room));
     }
     for (name, used) in &load.named {
-        note(format!("resource {name}"), *used, named_room(row, name));
+        note(format!("resource {name}"), *used, named_room(state, id, row, name));
     }
     excess
 }
 
-fn named_room(row: &Machine, name: &ResourceName) -> u64 {
-    let list = if name.namespace.is_some() { &row.ephemeral } else { &row.spec.named };
+fn named_room(state: &State, id: MachineId, row: &Machine, name: &ResourceName) -> u64 {
+    let list = match name.namespace {
+        Some(_) => state.ephemeral_on(id),
+        None => row.spec.named.clone(),
+    };
     list.iter().find(|held| held.name == *name).map_or(0, |held| held.amount)
 }

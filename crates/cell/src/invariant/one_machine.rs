@@ -1,10 +1,13 @@
-//! A task is on one machine exactly when its state says so, on a machine that is up, and what was
-//! handed to it there (ports, device shares) is what its spec asks for and nobody else's. A device
-//! replaced by one of another kind leaves its holders with something else: only on a flagged
-//! machine.
+//! A task runs in at most one place: it has holds exactly when its state says that it is on a
+//! machine, the first is where it runs, and another, a reservation, is there only while it runs.
+//! Holds of one task are on different machines, which are up; a reservation is on none that drains
+//! or is over-committed. What was handed over in each hold (ports, device shares) is what the spec
+//! asks for and nobody else's. A device replaced by one of another kind leaves its holders with
+//! something else: only on a flagged machine.
 
 use super::{Check, violation};
 use crate::device::WHOLE;
+use crate::hold::{Hold, HoldRole};
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
 use crate::spec::JobKind;
@@ -18,50 +21,71 @@ pub(super) fn check(state: &State) -> Check {
     let mut ports: BTreeMap<(MachineId, u16), TaskId> = BTreeMap::new();
     let mut shares: BTreeMap<(MachineId, u8), u32> = BTreeMap::new();
     for (id, task) in state.tasks.iter() {
-        let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
-        if task.state.on_machine() != task.machine.is_some() {
-            return fail(format!("is {:?} with machine {:?}", task.state, task.machine));
-        }
-        let Some(machine) = task.machine else {
-            match (task.alloc, &task.grant) {
-                (None, None) => continue,
-                held => return fail(format!("is {:?}, yet holds {held:?}", task.state)),
+        check_roles(state, id, task)?;
+        for (role, hold) in task.holds.iter() {
+            check_place(state, id, task, role, hold)?;
+            if !task.state.holds_resources() {
+                continue;
             }
-        };
-        if state.machines.get(machine).is_none_or(|m| m.status != MachineStatus::Up) {
-            return fail(format!(
-                "is {:?} on machine row {}, which is down",
-                task.state, machine.0
-            ));
-        }
-        let waits = task.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
-        // An alloc that grew keeps in mind whose room it grew into, for what starts inside it.
-        let alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
-        if task.state == TaskState::Running && waits && !alloc {
-            return fail("runs and waits for others to leave".to_owned());
-        }
-        if !task.state.holds_resources() {
-            continue;
-        }
-        granted_as_asked(state, id, task)?;
-        for port in task.ports() {
-            if let Some(other) = ports.insert((machine, *port), id) {
-                return fail(format!("holds port {port}, which {} has", state.task_name(other)));
+            granted_as_asked(state, id, task, hold)?;
+            for port in hold.ports() {
+                if let Some(other) = ports.insert((hold.machine, *port), id) {
+                    let detail = format!("holds port {port}, which {} has", state.task_name(other));
+                    return Err(violation(NAME, state.task_name(id), detail));
+                }
             }
-        }
-        for grant in task.devices() {
-            *shares.entry((machine, grant.device)).or_default() += u32::from(grant.milli);
+            for grant in hold.devices() {
+                *shares.entry((hold.machine, grant.device)).or_default() += u32::from(grant.milli);
+            }
         }
     }
     devices_whole(state, &shares)
 }
 
-fn granted_as_asked(state: &State, id: TaskId, task: &Task) -> Check {
+/// How many holds there are, and on which machines.
+fn check_roles(state: &State, id: TaskId, task: &Task) -> Check {
+    let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
+    let machines: Vec<MachineId> = task.holds.iter().map(|(_, hold)| hold.machine).collect();
+    if task.state.on_machine() == machines.is_empty() {
+        return fail(format!("is {:?} with holds on {machines:?}", task.state));
+    }
+    if machines.len() > 1 && task.state != TaskState::Running {
+        return fail(format!("is {:?} and holds room on {machines:?}", task.state));
+    }
+    let is_alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
+    if machines.len() > 1 && is_alloc {
+        return fail(format!("is an alloc and holds room on {machines:?}"));
+    }
+    let twice = (1..machines.len()).any(|at| machines[..at].contains(&machines[at]));
+    if twice { fail(format!("holds room twice on one machine: {machines:?}")) } else { Ok(()) }
+}
+
+fn check_place(state: &State, id: TaskId, task: &Task, role: HoldRole, hold: &Hold) -> Check {
+    let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
+    let up = state.machines.get(hold.machine).filter(|row| row.status == MachineStatus::Up);
+    let Some(machine) = up else {
+        let row = hold.machine.0;
+        return fail(format!("is {:?} on machine row {row}, which is down", task.state));
+    };
+    if role == HoldRole::Reserved && (machine.draining || machine.over_committed) {
+        let name = &machine.spec.name;
+        return fail(format!("holds room on {name}, which drains or has none to keep"));
+    }
+    let waits = hold.grant.as_ref().is_some_and(|grant| !grant.waits_for.is_empty());
+    // An alloc that grew keeps in mind whose room it grew into, for what starts inside it.
+    let alloc = state.spec_of(task).is_some_and(|spec| spec.kind == JobKind::AllocSet);
+    if task.state == TaskState::Running && waits && !alloc {
+        return fail("runs and waits for others to leave".to_owned());
+    }
+    Ok(())
+}
+
+fn granted_as_asked(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Check {
     let Some(spec) = state.spec_of(task) else { return Ok(()) };
     let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
     let fixed = &spec.task.static_ports[..];
     let wanted = fixed.len() + usize::from(spec.task.ports);
-    let ports = task.ports();
+    let ports = hold.ports();
     if ports.len() != wanted || ports[..fixed.len()] != *fixed {
         return fail(format!("asks for {wanted} ports, {fixed:?} among them; has {ports:?}"));
     }
@@ -71,15 +95,14 @@ fn granted_as_asked(state: &State, id: TaskId, task: &Task) -> Check {
         .iter()
         .flat_map(|request| (0..request.count).map(|_| request.milli))
         .collect();
-    let held: Vec<u16> = task.devices().iter().map(|grant| grant.milli).collect();
-    let flagged = |m: MachineId| state.machines.get(m).is_none_or(|row| row.over_committed);
+    let held: Vec<u16> = hold.devices().iter().map(|grant| grant.milli).collect();
+    let machine = state.machines.get(hold.machine);
     let kinds = spec.task.devices.iter().flat_map(|r| (0..r.count).map(move |_| &r.kind));
-    let devices = task.machine.and_then(|m| state.machines.get(m)).map(|row| &row.spec.devices);
-    let other = task.devices().iter().zip(kinds).find(|(grant, kind)| {
-        let found = devices.and_then(|list| list.get(usize::from(grant.device)));
+    let other = hold.devices().iter().zip(kinds).find(|(grant, kind)| {
+        let found = machine.and_then(|row| row.spec.devices.get(usize::from(grant.device)));
         found.is_none_or(|device| device.kind != **kind)
     });
-    if let (Some((grant, kind)), false) = (other, task.machine.is_none_or(flagged)) {
+    if let (Some((grant, kind)), false) = (other, machine.is_none_or(|row| row.over_committed)) {
         return fail(format!("asks for a {kind}, has device {}", grant.device));
     }
     match asked == held {

@@ -3,10 +3,12 @@
 //! the obligation names holders there whose going ends the excess. Disk retained for log
 //! savers is the one thing no eviction gives back: where it alone is what is too much, nobody need
 //! be named, and the flag stays until it is fetched or out of time. Prod is named for prod's limits
-//! or for devices, never for that, and inside an alloc never.
+//! or for devices, never for that, and inside an alloc never. Whoever is named is there: room held
+//! for a task that runs elsewhere is given up before anybody has to leave.
 
 use super::{Check, violation};
 use crate::device::WHOLE;
+use crate::hold::Hold;
 use crate::id::{MachineId, TaskId};
 use crate::load::MachineLoad;
 use crate::machine::Machine;
@@ -23,8 +25,8 @@ pub(super) fn check(state: &State) -> Check {
         let Some(load) = state.machine_load(id) else { continue };
         let beyond_allocs = exceeds(machine, load, machine.spec.capacity);
         let exceeds = beyond_allocs
-            || holders(state, load).any(|(_, task)| wrong_devices(state, machine, task))
-            || holders(state, load).any(|(id, task)| too_full(state, id, task, load, &[]));
+            || holders(state, id).any(|(_, task, hold)| wrong_devices(state, machine, task, hold))
+            || holders(state, id).any(|(alloc, row, _)| too_full(state, alloc, row, id, &[]));
         if exceeds != machine.over_committed {
             let detail = format!("exceeds {exceeds}, flagged {}", machine.over_committed);
             return Err(violation(NAME, &machine.spec.name, detail));
@@ -46,19 +48,22 @@ fn lacks_devices(machine: &Machine, load: &MachineLoad) -> bool {
     load.devices.iter().enumerate().any(|(at, used)| *used > room(at))
 }
 
-fn holders<'a>(
-    state: &'a State,
-    load: &'a MachineLoad,
-) -> impl Iterator<Item = (TaskId, &'a Task)> {
-    let rows = load.tasks.iter().filter_map(|id| Some((*id, state.tasks.get(*id)?)));
-    rows.filter(|(_, task)| task.state.holds_resources())
+/// Who holds room on the machine, for itself or for a move, with what it holds there.
+fn holders(state: &State, machine: MachineId) -> impl Iterator<Item = (TaskId, &Task, &Hold)> {
+    let loads = state.machine_load(machine).into_iter();
+    let listed = loads.flat_map(|load| load.tasks.iter().chain(&load.held_for));
+    let rows = listed.filter_map(move |id| {
+        let task = state.tasks.get(*id)?;
+        Some((*id, task, task.holds.on(machine)?.1))
+    });
+    rows.filter(|(_, task, _)| task.state.holds_resources())
 }
 
 /// Whether a device it holds is gone, or of another kind or model than it asked for.
-fn wrong_devices(state: &State, machine: &Machine, task: &Task) -> bool {
+fn wrong_devices(state: &State, machine: &Machine, task: &Task, hold: &Hold) -> bool {
     let Some(spec) = state.spec_of(task) else { return false };
     let asks = spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| ask));
-    task.devices().iter().zip(asks).any(|(grant, ask)| {
+    hold.devices().iter().zip(asks).any(|(grant, ask)| {
         let device = machine.spec.devices.get(usize::from(grant.device));
         let fits = device.filter(|d| d.kind == ask.kind);
         fits.is_none_or(|d| !ask.models.is_empty() && !ask.models.contains(&d.model))
@@ -66,32 +71,32 @@ fn wrong_devices(state: &State, machine: &Machine, task: &Task) -> bool {
 }
 
 /// Whether `id` is an alloc inside which more is held than it has, `gone` aside.
-fn too_full(state: &State, id: TaskId, task: &Task, load: &MachineLoad, gone: &[TaskId]) -> bool {
+fn too_full(state: &State, id: TaskId, task: &Task, on: MachineId, gone: &[TaskId]) -> bool {
     let Some(spec) = state.spec_of(task).filter(|spec| spec.kind == JobKind::AllocSet) else {
         return false;
     };
-    let inside = holders(state, load).filter(|(_, inner)| inner.alloc == Some(id));
-    let held = inside.filter(|(inner, _)| !gone.contains(inner));
-    let reserved = held.fold(Resources::ZERO, |sum, (_, inner)| sum.plus(inner.reservation));
+    let inside = holders(state, on).filter(|(.., hold)| hold.alloc == Some(id));
+    let held = inside.filter(|(inner, ..)| !gone.contains(inner));
+    let reserved = held.fold(Resources::ZERO, |sum, (_, inner, _)| sum.plus(inner.reservation));
     !reserved.within(spec.limits_of(task.index))
 }
 
 /// Those named inside allocs are not prod, and end what is too much there. An alloc that is named
 /// itself takes its tasks along.
-fn ends_inside(state: &State, machine: &Machine, load: &MachineLoad, obliged: &[TaskId]) -> Check {
+fn ends_inside(state: &State, on: MachineId, machine: &Machine, obliged: &[TaskId]) -> Check {
     let fail = |detail: String| Err(violation(NAME, &machine.spec.name, detail));
-    for (id, task) in holders(state, load) {
+    for (id, task, hold) in holders(state, on) {
         let named = obliged.contains(&id);
         let prod = state.spec_of(task).is_some_and(|spec| spec.priority.is_prod());
-        if let (true, Some(alloc)) = (named, task.alloc)
+        if let (true, Some(alloc)) = (named, hold.alloc)
             && (prod || obliged.contains(&alloc))
         {
             return fail(format!("{} must leave its alloc", state.task_name(id)));
         }
-        if !named && too_full(state, id, task, load, obliged) {
+        if !named && too_full(state, id, task, on, obliged) {
             return fail(format!("{} stays too full without {obliged:?}", state.task_name(id)));
         }
-        if !named && wrong_devices(state, machine, task) {
+        if !named && wrong_devices(state, machine, task, hold) {
             return fail(format!("{} keeps a device it did not ask for", state.task_name(id)));
         }
     }
@@ -109,29 +114,30 @@ fn ends_with_obligation(
     let capacity = machine.spec.capacity;
     let prod_pays = !load.prod_limits.within(capacity) || lacks_devices(machine, load);
     let obliged = obligation::victims(state, id);
-    ends_inside(state, machine, load, &obliged)?;
+    ends_inside(state, id, machine, &obliged)?;
     let mut rest = load.clone();
     for victim in &obliged {
         let holder = state
             .tasks
             .get(*victim)
-            .filter(|task| task.machine == Some(id) && task.state.holds_resources());
-        let (Some(task), Some(spec)) = (holder, holder.and_then(|task| state.spec_of(task))) else {
+            .filter(|task| task.machine() == Some(id) && task.state.holds_resources())
+            .and_then(|task| Some((task, task.primary()?, state.spec_of(task)?)));
+        let Some((task, hold, spec)) = holder else {
             let detail = format!("{} must leave, but holds nothing", state.task_name(*victim));
             return Err(violation(NAME, &machine.spec.name, detail));
         };
-        if task.alloc.is_some() {
+        if hold.alloc.is_some() {
             continue;
         }
         rest.reserved = rest.reserved.minus(task.reservation);
         if spec.priority.is_prod() {
-            if !prod_pays && !wrong_devices(state, machine, task) {
+            if !prod_pays && !wrong_devices(state, machine, task, hold) {
                 let detail = format!("{} must leave for others", state.task_name(*victim));
                 return Err(violation(NAME, &machine.spec.name, detail));
             }
             rest.prod_limits = rest.prod_limits.minus(spec.limits_of(task.index));
         }
-        for grant in task.devices() {
+        for grant in hold.devices() {
             if let Some(used) = rest.devices.get_mut(usize::from(grant.device)) {
                 *used = used.saturating_sub(grant.milli);
             }

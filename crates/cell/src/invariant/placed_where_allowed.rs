@@ -1,11 +1,13 @@
 //! At the step that places a task, on a machine or into an alloc there, the machine is up, not
 //! draining, not short itself unless the task is of production, meets every hard constraint, lends
 //! every volume, is none the task keeps crashing on, and has the devices the task asked for. The
-//! same of constraints and volumes when a task takes a new version where it is.
+//! same of constraints and volumes when a task takes a new version where it is, and all of it when
+//! room is reserved for one on another machine.
 //!
 //! Of the step, not of the state: a machine's attributes may change later, and who is there stays.
 
 use super::{Check, Step, violation};
+use crate::hold::Hold;
 use crate::id::TaskId;
 use crate::machine::{Machine, MachineStatus};
 use crate::spec::JobSpec;
@@ -21,13 +23,14 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         let Some(old) = step.before.tasks.get(id).filter(|old| old.job == new.job) else {
             continue;
         };
-        let machine = new.machine.and_then(|machine| step.after.machines.get(machine));
+        let machine = new.machine().and_then(|machine| step.after.machines.get(machine));
         let (Some(machine), Some(spec)) = (machine, step.after.spec_of(new)) else { continue };
         let placed = old.state == TaskState::Pending && new.state == TaskState::Assigned;
-        let stays = old.state.holds_resources() && old.machine == new.machine;
-        if placed {
-            check_place(step, id, old, new, machine)?;
+        let stays = old.state.holds_resources() && old.machine() == new.machine();
+        if let (true, Some(hold)) = (placed, new.primary()) {
+            check_place(step, id, old, hold, machine)?;
         }
+        check_reserved(step, id, old, new)?;
         let changed = stays
             && new.state.holds_resources()
             && step.before.spec_of(old).is_some_and(|was| was.constraints != spec.constraints);
@@ -43,6 +46,17 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         }
     }
     Ok(())
+}
+
+/// Room for a move is reserved where the task could be placed.
+fn check_reserved(step: &Step<'_>, id: TaskId, old: &Task, new: &Task) -> Check {
+    let reserved = new.holds.reserved().filter(|hold| old.holds.reserved() != Some(*hold));
+    let Some(hold) = reserved else { return Ok(()) };
+    let machine = step.after.machines.get(hold.machine);
+    let (Some(machine), Some(spec)) = (machine, step.after.spec_of(new)) else { return Ok(()) };
+    check_place(step, id, old, hold, machine)?;
+    check_constraints(step, id, spec, machine)?;
+    check_volumes(step, id, spec, machine)
 }
 
 fn check_volumes(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
@@ -68,25 +82,26 @@ fn check_constraints(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Mach
     }
 }
 
-fn check_place(step: &Step<'_>, id: TaskId, old: &Task, new: &Task, machine: &Machine) -> Check {
+fn check_place(step: &Step<'_>, id: TaskId, old: &Task, hold: &Hold, machine: &Machine) -> Check {
     let fail = |detail: String| Err(violation(NAME, step.after.task_name(id), detail));
     let name = &machine.spec.name;
     if machine.status != MachineStatus::Up || machine.draining {
         let (status, draining) = (machine.status, machine.draining);
         return fail(format!("placed on {name}: {status:?}, draining {draining}"));
     }
-    let prod = step.after.spec_of(new).is_some_and(|spec| spec.priority.is_prod());
+    let spec = step.after.tasks.get(id).and_then(|row| step.after.spec_of(row));
+    let prod = spec.is_some_and(|spec| spec.priority.is_prod());
     if machine.takes_only_prod() && !prod {
         return fail(format!("placed on {name}, which is short: {:?}", machine.shortages));
     }
     let avoided = old.crashed_on.iter().find(|pair| {
         let counts = pair.crashes >= CRASHES_TO_AVOID && pair.until > step.after.now;
-        counts && Some(pair.machine) == new.machine
+        counts && pair.machine == hold.machine
     });
     if let Some(pair) = avoided {
         return fail(format!("placed on {name}, where it crashed {} times", pair.crashes));
     }
-    let load = new.machine.and_then(|machine| step.after.machine_load(machine));
+    let load = step.after.machine_load(hold.machine);
     match load.is_some_and(|load| load.wrong_devices.contains(&id)) {
         true => fail(format!("placed on {name} with devices it did not ask for")),
         false => Ok(()),

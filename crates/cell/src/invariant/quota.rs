@@ -45,7 +45,10 @@ pub(super) fn check_step(step: &Step<'_>) -> Check {
     let Some((command, Ok(_))) = step.only() else { return Ok(()) };
     match command {
         _ if step.repeated() => Ok(()),
-        Command::SubmitJob { .. } | Command::UpdateJob { .. } | Command::ResizeJob { .. } => {
+        Command::SubmitJob { .. }
+        | Command::UpdateJob { .. }
+        | Command::ResizeJob { .. }
+        | Command::ApplyJob { .. } => {
             each(step.after, |id, user, band| admitted(step, id, user, band))
         }
         Command::Expire => each(step.after, |id, user, band| up_to_date(step, id, user, band)),

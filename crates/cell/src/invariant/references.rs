@@ -2,9 +2,10 @@
 //! anything else, without indexing: the loader asks this of rows nobody has vouched for.
 
 use super::{Check, violation};
+use crate::components;
 use crate::credential::{AccessToken, TokenKind};
-use crate::cron::Cron;
-use crate::id::{CronId, JobId, TaskId};
+use crate::hold::Hold;
+use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::name::Name;
 use crate::state::State;
@@ -12,13 +13,13 @@ use crate::task::Task;
 use crate::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-const NAME: &str = "references";
+pub(crate) const NAME: &str = "references";
 
 pub(super) fn check(state: &State) -> Check {
     names(state)?;
     state.jobs.iter().try_for_each(|(id, job)| check_job(state, id, job))?;
     newest_lives(state)?;
-    state.crons.iter().try_for_each(|(id, cron)| check_cron(state, id, cron))?;
+    components::references(state)?;
     let users: BTreeSet<&Name> = state.users.iter().map(|(_, user)| &user.name).collect();
     // Indices are made after rows are checked, so they are of no use here.
     let ends: BTreeMap<&Name, Time> =
@@ -27,7 +28,10 @@ pub(super) fn check(state: &State) -> Check {
     state.tasks.iter().try_for_each(|(id, task)| check_task(state, id, task))
 }
 
-fn unique<T: Ord + std::fmt::Display>(what: &str, names: impl Iterator<Item = T>) -> Check {
+pub(crate) fn unique<T: Ord + std::fmt::Display>(
+    what: &str,
+    names: impl Iterator<Item = T>,
+) -> Check {
     let mut seen = BTreeSet::new();
     for name in names {
         let row = format!("{what} {name}");
@@ -41,19 +45,8 @@ fn unique<T: Ord + std::fmt::Display>(what: &str, names: impl Iterator<Item = T>
 fn names(state: &State) -> Check {
     unique("machine", state.machines.iter().map(|(_, m)| &m.spec.name))?;
     unique("user", state.users.iter().map(|(_, u)| &u.name))?;
-    unique("resource", state.resources.iter().map(|(_, r)| &r.name))?;
     unique("token", state.tokens.iter().map(|(_, t)| &t.id))?;
-    unique("package", state.blobs.iter().map(|(_, b)| &b.digest))?;
-    let crons = state.crons.iter().map(|(_, c)| format!("{}/{}", c.user.0, c.spec.name));
-    unique("periodic job", crons)?;
-    for (id, row) in state.resources.iter() {
-        let owned = row.owner.is_none_or(|owner| state.users.get(owner).is_some());
-        if row.id != id || !owned {
-            let detail = format!("says it is {:?}, owner {:?}; it is {id:?}", row.id, row.owner);
-            return Err(violation(NAME, &row.name, detail));
-        }
-    }
-    Ok(())
+    unique("package", state.blobs.iter().map(|(_, b)| &b.digest))
 }
 
 fn check_job(state: &State, id: JobId, job: &Job) -> Check {
@@ -89,25 +82,6 @@ fn check_job(state: &State, id: JobId, job: &Job) -> Check {
         }
     }
     Ok(())
-}
-
-/// Runs may have been forgotten; those that are there, or ever will be, belong to the owner.
-fn check_cron(state: &State, id: CronId, cron: &Cron) -> Check {
-    let row = || format!("periodic job row {} ({})", id.0, cron.spec.name);
-    if state.users.get(cron.user).is_none() {
-        let detail = format!("its owner, user row {}, does not exist", cron.user.0);
-        return Err(violation(NAME, row(), detail));
-    }
-    let foreign = |job: &&JobId| match state.jobs.get(**job) {
-        Some(found) => found.user != cron.user,
-        None => job.slot() >= state.jobs.slots(),
-    };
-    match cron.runs.iter().find(foreign) {
-        Some(job) => {
-            Err(violation(NAME, row(), format!("job row {} is no run of its owner", job.0)))
-        }
-        None => Ok(()),
-    }
 }
 
 /// A token never outlives its user, for somebody else may get the name, nor the token that it was
@@ -158,15 +132,14 @@ fn check_task(state: &State, id: TaskId, task: &Task) -> Check {
     if !job.specs.contains_key(&task.version) {
         return fail(format!("runs version {}, whose spec is gone", task.version));
     }
-    if let Some(machine) = task.machine
-        && state.machines.get(machine).is_none()
-    {
-        return fail(format!("is on machine row {}, which does not exist", machine.0));
-    }
-    match task.alloc {
-        Some(alloc) if state.tasks.get(alloc).is_none() => {
-            fail(format!("is in alloc row {}, which does not exist", alloc.0))
+    for (_, hold) in task.holds.iter() {
+        let Hold { machine, alloc, .. } = hold;
+        if state.machines.get(*machine).is_none() {
+            return fail(format!("is on machine row {}, which does not exist", machine.0));
         }
-        _ => Ok(()),
+        if let Some(alloc) = alloc.filter(|alloc| state.tasks.get(*alloc).is_none()) {
+            return fail(format!("is in alloc row {}, which does not exist", alloc.0));
+        }
     }
+    Ok(())
 }

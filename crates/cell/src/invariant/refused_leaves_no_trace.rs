@@ -3,7 +3,7 @@
 //! repeated by id is answered, not done again.
 
 use super::{Check, Step, violation};
-use crate::command::{Command, Done, Verdict};
+use crate::command::{Became, Command, Done, Verdict};
 use crate::event::What;
 use crate::state::State;
 use crate::table::{Key, Table};
@@ -21,8 +21,11 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         return same_rows(step.before, step.after);
     }
     let may_reject = match verdict {
-        Err(_) => matches!(command, Command::SubmitJob { .. } | Command::UpdateJob { .. }),
-        Ok(Done::Unchanged) => false,
+        Err(_) => matches!(
+            command,
+            Command::SubmitJob { .. } | Command::UpdateJob { .. } | Command::ApplyJob { .. }
+        ),
+        Ok(Done::Unchanged | Done::Job { became: Became::Unchanged, .. }) => false,
         Ok(Done::Partly(_)) if all_refused(command, verdict) => false,
         Ok(_) => return Ok(()),
     };
@@ -52,8 +55,9 @@ fn same_rows(before: &State, after: &State) -> Check {
         return Err(violation(NAME, "level", format!("{} -> {}", before.level, after.level)));
     }
     macro_rules! same_tables {
-        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
-            $(same(<$row as TableRow>::NOUN, &before.$field, &after.$field)?;)*
+        ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+            at $($place:ident).+;)*) => {
+            $(same(<$row as TableRow>::NOUN, &before.$($place).+, &after.$($place).+)?;)*
         };
     }
     each_table!(same_tables);
@@ -101,8 +105,7 @@ mod tests {
         };
         let plan = Plan { made_at: 0, groups: machines.iter().map(group).collect() };
         let before = cell.state.clone();
-        let by = crate::Actor::System;
-        let requests = vec![Request { by, id: None, command: Command::CommitPlan(plan) }];
+        let requests = vec![Request::sent(Command::CommitPlan(plan), &before)];
         let entry = Entry { now: Time(cell.now), requests };
         let mut events = Vec::new();
         let verdicts = cell.state.apply(&entry, &mut events);

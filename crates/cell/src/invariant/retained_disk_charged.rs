@@ -48,11 +48,12 @@ fn left_behind(step: &Step<'_>) -> Check {
             continue;
         };
         let ran = task.state.holds_resources() && task.state != TaskState::Assigned;
-        let stays = |now: &Task| now.state.holds_resources() && now.machine == task.machine;
+        let stays = |now: &Task| now.state.holds_resources() && now.machine() == task.machine();
         if !ran || step.after.tasks.get(id).is_some_and(stays) {
             continue;
         }
-        let Some(machine) = task.machine.and_then(|m| step.after.machines.get(m)) else { continue };
+        let machine = task.machine().and_then(|machine| step.after.machines.get(machine));
+        let Some(machine) = machine else { continue };
         // One batch of reports can hold a restart in place and the end of what was restarted.
         let mut kept = machine.retained.iter();
         let found = kept.find(|r| r.task == id && r.attempt >= task.attempt);

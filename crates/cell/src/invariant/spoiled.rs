@@ -2,13 +2,14 @@
 //! one place, and the one invariant that must notice. A check that never fails guards nothing.
 
 use super::{check_state, check_step};
-use crate::Actor;
 use crate::apply::fixture::{Cell, job, key, machine, name};
 use crate::command::{Command, Entry, EvictCause, Observed, Request, ReservationChange};
+use crate::components::ephemeral::{self, CapacityId, Tables};
 use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
 use crate::disruption::DisruptionLimit;
 use crate::ephemeral::{CapacityChange, NodeChoice};
-use crate::id::{JobId, MachineId};
+use crate::hold::{Hold, Holds};
+use crate::id::{JobId, MachineId, TaskId};
 use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
 use crate::name::Token;
 use crate::plan::{Assignment, Group, Plan};
@@ -17,10 +18,15 @@ use crate::resource::Resources;
 use crate::retry::{CountedApart, EndKind};
 use crate::spec::{Domain, JobKind, JobSpec, SpreadLimit};
 use crate::state::State;
+use crate::task::{Grant, TaskState};
 use crate::time::{Span, Time};
 use std::sync::Arc;
 
 const M2: MachineId = MachineId(1);
+
+fn room_on(machine: MachineId) -> Hold {
+    Hold { machine, alloc: None, grant: None }
+}
 
 fn token(text: &str) -> Token {
     Token::new(text).unwrap()
@@ -37,7 +43,7 @@ fn placing(cell: &Cell, task: &str, index: usize) -> Command {
 /// Applies the command and spoils what it led to; the invariant that notices.
 fn noticed(cell: &mut Cell, command: Command, spoil: impl Fn(&mut State)) -> Option<&'static str> {
     let before = cell.state.clone();
-    let requests = vec![Request { by: Actor::System, id: None, command }];
+    let requests = vec![Request::sent(command, &before)];
     let entry = Entry { now: Time(cell.now), requests };
     let mut events = Vec::new();
     let verdicts = cell.state.apply(&entry, &mut events);
@@ -62,7 +68,7 @@ fn check_misplaced(shape: fn(&mut JobSpec), prepare: fn(&mut Cell), want: &str) 
     prepare(&mut cell);
     let (command, task) = (placing(&cell, "jfoo", 1), cell.task_id("jfoo", 1));
     let spoil = |state: &mut State| {
-        state.edit_task(task, |t| t.machine = Some(M2));
+        state.edit_task(task, |t| t.holds = Holds::one(room_on(M2)));
     };
     assert_eq!(noticed(&mut cell, command, spoil), Some(want));
 }
@@ -109,9 +115,60 @@ fn a_task_that_does_not_wait_for_those_who_leave_is_noticed() {
     cell.submit(&job("jfoo", 1, 100));
     let (command, task) = (placing(&cell, "jfoo", 0), cell.task_id("jfoo", 0));
     let spoil = |state: &mut State| {
-        state.edit_task(task, |t| t.grant = None);
+        state.edit_task(task, |t| t.holds = Holds::one(room_on(MachineId(0))));
     };
     assert_eq!(noticed(&mut cell, command, spoil), Some("waits_for_leaving"));
+}
+
+/// `jfoo/0` runs on `m1` and holds room on `m2`, with a port in each; spoiled in one place.
+fn check_hold(spoil: impl Fn(&mut State, TaskId), want: &str) {
+    let mut cell = Cell::with_machines(3);
+    let mut spec = job("jfoo", 2, 100);
+    spec.task.static_ports = vec![80];
+    cell.submit(&spec);
+    cell.run("jfoo", 0, "m1");
+    cell.run("jfoo", 1, "m3");
+    let task = cell.task_id("jfoo", 0);
+    let (machine, alloc, ports, devices) = (M2, None, vec![80], vec![]);
+    let target = Assignment { task, attempt: 1, machine, alloc, ports, devices };
+    cell.ok(Command::ReserveHold(target));
+    assert_eq!(noticed_in_state(&mut cell, |state| spoil(state, task)), Some(want));
+}
+
+#[test]
+fn room_held_in_a_wrong_place_or_for_nobody_is_noticed() {
+    let with_port = |machine| {
+        let grant = Grant { ports: vec![80], ..Grant::default() };
+        Hold { grant: Some(Arc::new(grant)), ..room_on(machine) }
+    };
+    let reserve = move |state: &mut State, task, machine| {
+        state.edit_task(task, |t| t.holds.reserve(with_port(machine)));
+    };
+    let twice = |state: &mut State, task| {
+        state.edit_task(task, |t| t.holds.reserve(room_on(MachineId(0))));
+    };
+    check_hold(twice, "one_machine");
+    // The port is that of `jfoo/1`.
+    check_hold(|state, task| reserve(state, task, MachineId(2)), "one_machine");
+    check_hold(|state, task| reserve(state, task, MachineId(7)), "references");
+    let assigned = |state: &mut State, task| {
+        state.edit_task(task, |t| t.state = TaskState::Assigned);
+    };
+    check_hold(assigned, "one_machine");
+    let without_port = |state: &mut State, task| {
+        state.edit_task(task, |t| t.holds.reserve(room_on(M2)));
+    };
+    check_hold(without_port, "one_machine");
+    let drained = |state: &mut State, _| {
+        state.edit_machine(M2, |m| m.draining = true);
+    };
+    check_hold(drained, "one_machine");
+    let uncounted = |state: &mut State, _| {
+        if let Some(load) = state.machine_loads.get_mut(M2) {
+            load.held_for.clear();
+        }
+    };
+    check_hold(uncounted, "sums_equal_parts");
 }
 
 /// An alloc set of priority 110 with a job inside, and reservations beyond what the alloc has.
@@ -186,7 +243,7 @@ fn a_disruption_that_is_not_counted_or_comes_too_soon_is_noticed() {
     }
     let (mut cell, id, command) = moved();
     let mut before = cell.state.clone();
-    let requests = vec![Request { by: Actor::System, id: None, command }];
+    let requests = vec![Request::sent(command, &before)];
     let entry = Entry { now: Time(cell.now), requests };
     let mut events = Vec::new();
     let verdicts = cell.state.apply(&entry, &mut events);
@@ -206,12 +263,12 @@ fn a_namespace_of_two_owners_is_noticed() {
     for text in ["slot", "data"] {
         let (namespace, name) = (token("app"), token(text));
         let lease = Span::seconds(60);
-        let set = Command::SetResource { namespace, name, lease, changes: vec![] };
+        let set = ephemeral::Command::Set { namespace, name, lease, changes: vec![] };
         cell.by("ubar", set).unwrap();
     }
-    let (last, _) = cell.state.resources.iter().last().unwrap();
+    let (last, _) = cell.state.resources().iter().last().unwrap();
     let spoil = |state: &mut State| {
-        if let Some(row) = state.resources.get_mut(last) {
+        if let Some(row) = state.components.ephemeral.resources.get_mut(last) {
             row.owner = None;
         }
     };
@@ -220,17 +277,23 @@ fn a_namespace_of_two_owners_is_noticed() {
 
 #[test]
 fn what_is_kept_beside_ephemeral_resources_is_added_up_again() {
-    let spoils: [fn(&mut State); 3] = [
-        |state| state.namespaces = Default::default(),
-        |state| state.resource_counts = Default::default(),
-        |state| state.resource_machines = Default::default(),
+    let spoils: [fn(&mut Tables); 6] = [
+        |tables| tables.namespaces = Default::default(),
+        |tables| tables.counts = Default::default(),
+        |tables| tables.machines_of = Default::default(),
+        |tables| tables.resources_on = Default::default(),
+        |tables| tables.leases = Default::default(),
+        |tables| {
+            tables.vacant.insert(CapacityId(0), ());
+        },
     ];
     for spoil in spoils {
         let mut cell = Cell::with_machines(1);
         let changes = vec![(NodeChoice::Node(name("m1")), CapacityChange::Add(1))];
         let (namespace, lease) = (token("app"), Span::seconds(60));
-        let set = Command::SetResource { namespace, name: token("slot"), lease, changes };
+        let set = ephemeral::Command::Set { namespace, name: token("slot"), lease, changes };
         cell.by("ubar", set).unwrap();
+        let spoil = |state: &mut State| spoil(&mut state.components.ephemeral);
         assert_eq!(noticed_in_state(&mut cell, spoil), Some("sums_equal_parts"));
     }
 }
@@ -265,8 +328,7 @@ fn a_placement_before_its_time_is_noticed() {
     cell.now = cell.task("jfoo", 0).not_before.0;
     let command = placing(&cell, "jfoo", 0);
     let before = cell.state.clone();
-    let by = Actor::System;
-    let requests = vec![Request { by, id: None, command }];
+    let requests = vec![Request::sent(command, &before)];
     let mut entry = Entry { now: Time(cell.now), requests };
     let mut events = Vec::new();
     let verdicts = cell.state.apply(&entry, &mut events);

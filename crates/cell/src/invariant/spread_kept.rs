@@ -1,5 +1,6 @@
 //! Nothing the system chooses to do puts more tasks of a job into one failure domain than the job's
-//! spread limits allow. Counted are tasks that hold a place, of versions that have such limits.
+//! spread limits allow. Counted are the places that tasks hold, two of one that holds room on
+//! the target of a move, of versions that have such limits.
 //!
 //! More than allowed can be there all the same, through no choice of the system: an update tightens
 //! the limits, or a machine moves to another rack. Who is there stays, until something else moves
@@ -56,15 +57,17 @@ fn counts(state: &State, job: JobId, domain: Domain) -> Counts {
             continue;
         };
         let limited = state.spec_of(task).is_some_and(|spec| !spec.spread.is_empty());
-        let Some(machine) = task.machine.and_then(|m| state.machines.get(m)) else { continue };
-        let named = |token: &Option<Token>| token.as_ref().map(ToString::to_string);
-        let place = match domain {
-            Domain::Machine => Some(machine.spec.name.to_string()),
-            Domain::Rack => named(&machine.spec.rack),
-            Domain::Power => named(&machine.spec.power),
-        };
-        if let (true, Some(place)) = (limited, place) {
-            *counts.entry(place).or_default() += 1;
+        for (_, hold) in task.holds.iter() {
+            let Some(machine) = state.machines.get(hold.machine) else { continue };
+            let named = |token: &Option<Token>| token.as_ref().map(ToString::to_string);
+            let place = match domain {
+                Domain::Machine => Some(machine.spec.name.to_string()),
+                Domain::Rack => named(&machine.spec.rack),
+                Domain::Power => named(&machine.spec.power),
+            };
+            if let (true, Some(place)) = (limited, place) {
+                *counts.entry(place).or_default() += 1;
+            }
         }
     }
     counts

@@ -2,11 +2,10 @@
 //! code, from scratch, so that a mistake in the incremental accounting shows.
 
 use super::{Check, violation};
-use crate::id::{JobId, MachineId, ResourceId, TaskId, UserId};
+use crate::hold::{Hold, HoldRole};
+use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::job::{Job, JobState};
 use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
-use crate::machine::Machine;
-use crate::name::Token;
 use crate::priority::Band;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
@@ -54,8 +53,8 @@ fn add_users_and_jobs(state: &State, parts: &mut Parts) {
     for (id, _) in state.users.iter() {
         parts.users.insert(id, UserLoad::default());
     }
-    for (_, cron) in state.crons.iter() {
-        parts.users.entry(cron.user).or_default().spec_bytes += bytes_of(&cron.spec);
+    for (user, bytes) in state.components.spec_bytes() {
+        parts.users.entry(user).or_default().spec_bytes += bytes;
     }
     for (id, job) in state.jobs.iter() {
         parts.jobs.insert(id, JobLoad::default());
@@ -117,32 +116,54 @@ fn add_task(state: &State, parts: &mut Parts, id: TaskId, task: &Task) {
     let load = parts.jobs.entry(task.job).or_default();
     *count_of(load, task.state) += 1;
     *load.at_version.entry(task.version).or_default() += 1;
-    let Some(machine) = task.machine else { return };
     if !spec.spread.is_empty() && task.state.holds_resources() {
-        add_domains(state, load, machine);
+        task.holds.iter().for_each(|(_, hold)| add_domains(state, load, hold.machine));
     }
-    let load = parts.machines.entry(machine).or_default();
-    load.tasks.push(id);
-    load.leaving += u32::from(!task.state.holds_resources());
-    if task.state.holds_resources() {
-        load.ports.extend(task.ports().iter().map(|port| (*port, id)));
+    for (role, hold) in task.holds.iter() {
+        add_hold(state, parts, (id, task), (role, hold), spec);
     }
-    if task.state.holds_resources() && !devices_as_asked(state, machine, task, spec) {
+}
+
+fn add_hold(
+    state: &State,
+    parts: &mut Parts,
+    (id, task): (TaskId, &Task),
+    (role, hold): (HoldRole, &Hold),
+    spec: &JobSpec,
+) {
+    let holds = task.state.holds_resources();
+    let load = parts.machines.entry(hold.machine).or_default();
+    match role {
+        HoldRole::Primary => load.tasks.push(id),
+        HoldRole::Reserved => load.held_for.push(id),
+    }
+    load.leaving += u32::from(!holds);
+    if holds {
+        load.ports.extend(hold.ports().iter().map(|port| (*port, id)));
+    }
+    if holds && !devices_as_asked(state, hold, spec) {
         load.wrong_devices.push(id);
     }
-    match task.alloc {
-        Some(alloc) => add_inner(parts.allocs.entry(alloc).or_default(), id, task, spec),
-        None if task.state.holds_resources() => add_holder(load, task, spec),
+    match hold.alloc {
+        Some(alloc) => {
+            let inside = parts.allocs.entry(alloc).or_default();
+            match role {
+                HoldRole::Primary => inside.tasks.push(id),
+                HoldRole::Reserved => inside.held_for.push(id),
+            }
+            add_inner(inside, task, spec);
+        }
+        None if holds => add_holder(load, task, hold, spec),
         None => {}
     }
 }
 
 /// Whether each device held is one its request takes.
-fn devices_as_asked(state: &State, machine: MachineId, task: &Task, spec: &JobSpec) -> bool {
-    let Some(row) = state.machines.get(machine) else { return true };
+fn devices_as_asked(state: &State, hold: &Hold, spec: &JobSpec) -> bool {
+    let Some(row) = state.machines.get(hold.machine) else { return true };
     let asked =
         spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| (&ask.kind, ask)));
-    task.devices().iter().zip(asked).all(|(grant, (kind, ask))| {
+    hold.devices().iter().zip(asked).all(|(grant, (kind, ask))| {
         let device = row.spec.devices.get(usize::from(grant.device));
         let model = |model| ask.models.is_empty() || ask.models.contains(model);
         device.is_some_and(|device| device.kind == *kind && model(&device.model))
@@ -154,7 +175,7 @@ fn note_full_allocs(state: &State, parts: &mut Parts) {
         let Some(row) = state.tasks.get(*alloc) else { continue };
         let limits = state.spec_of(row).map(|spec| spec.limits_of(row.index)).unwrap_or_default();
         let fits = inside.reserved.within(limits) && inside.prod_limits.within(limits);
-        if let (false, Some(machine)) = (fits, row.machine) {
+        if let (false, Some(machine)) = (fits, row.machine()) {
             parts.machines.entry(machine).or_default().full_allocs.push(*alloc);
         }
     }
@@ -184,8 +205,7 @@ fn add_domains(state: &State, load: &mut JobLoad, machine: MachineId) {
     }
 }
 
-fn add_inner(load: &mut AllocLoad, id: TaskId, task: &Task, spec: &JobSpec) {
-    load.tasks.push(id);
+fn add_inner(load: &mut AllocLoad, task: &Task, spec: &JobSpec) {
     if !task.state.holds_resources() {
         return;
     }
@@ -195,14 +215,14 @@ fn add_inner(load: &mut AllocLoad, id: TaskId, task: &Task, spec: &JobSpec) {
     }
 }
 
-fn add_holder(load: &mut MachineLoad, task: &Task, spec: &JobSpec) {
+fn add_holder(load: &mut MachineLoad, task: &Task, hold: &Hold, spec: &JobSpec) {
     let limits = spec.limits_of(task.index);
     load.reserved = load.reserved.plus(task.reservation);
     load.limits = load.limits.plus(limits);
     if spec.priority.is_prod() {
         load.prod_limits = load.prod_limits.plus(limits);
     }
-    for grant in task.devices() {
+    for grant in hold.devices() {
         let at = usize::from(grant.device);
         load.devices.resize(load.devices.len().max(at + 1), 0);
         load.devices[at] = load.devices[at].saturating_add(grant.milli);
@@ -226,7 +246,7 @@ fn canonical(load: &mut MachineLoad) {
     }
 }
 
-fn equal<T: PartialEq + Debug>(row: String, kept: &T, parts: &T) -> Check {
+pub(crate) fn equal<T: PartialEq + Debug>(row: String, kept: &T, parts: &T) -> Check {
     match kept == parts {
         true => Ok(()),
         false => Err(violation(NAME, row, format!("kept {kept:?}; parts add up to {parts:?}"))),
@@ -242,7 +262,7 @@ fn equal_table<K: Key + Ord + Debug, V: Clone + PartialEq + Debug>(
     equal_map(what, kept, parts)
 }
 
-fn equal_map<K: Ord + Debug, V: PartialEq + Debug>(
+pub(crate) fn equal_map<K: Ord + Debug, V: PartialEq + Debug>(
     what: &str,
     kept: BTreeMap<K, V>,
     parts: &BTreeMap<K, V>,
@@ -265,33 +285,6 @@ fn compare_loads(state: &State, parts: &Parts) -> Check {
     equal("capacity of the cell".to_owned(), &state.capacity, &capacity)
 }
 
-/// Owners and sizes of namespaces, resources of each owner, machines of each resource.
-fn compare_ephemeral(state: &State) -> Check {
-    let mut namespaces: BTreeMap<Token, u64> = BTreeMap::new();
-    let mut owners: BTreeMap<Option<UserId>, u64> = BTreeMap::new();
-    let mut machines: BTreeMap<ResourceId, BTreeSet<MachineId>> = BTreeMap::new();
-    for (id, row) in state.resources.iter() {
-        *owners.entry(row.owner).or_default() += 1;
-        if let Some(namespace) = &row.name.namespace {
-            *namespaces.entry(namespace.clone()).or_default() += 1;
-            let kept = state.namespaces.get(namespace).map(|known| known.owner);
-            equal(format!("owner of namespace {namespace}"), &kept, &Some(row.owner))?;
-        }
-        let has = |machine: &Machine| machine.ephemeral.iter().any(|entry| entry.name == row.name);
-        let with = state.machines.iter().filter(|(_, machine)| has(machine));
-        let with: BTreeSet<MachineId> = with.map(|(machine, _)| machine).collect();
-        if !with.is_empty() {
-            machines.insert(id, with);
-        }
-    }
-    let kept = state.namespaces.iter().map(|(k, v)| (k.clone(), v.resources)).collect();
-    equal_map("resources of namespace", kept, &namespaces)?;
-    let kept = state.resource_counts.iter().map(|(k, v)| (*k, *v)).collect();
-    equal_map("resources of owner", kept, &owners)?;
-    let kept = state.resource_machines.iter().map(|(k, v)| (*k, (**v).clone())).collect();
-    equal_map("machines of resource", kept, &machines)
-}
-
 fn compare_indexes(state: &State, parts: &Parts) -> Check {
     let dependents = state.dependents.iter().map(|(k, v)| (*k, v.clone())).collect();
     equal_map("dependents", dependents, &parts.dependents)?;
@@ -305,13 +298,6 @@ fn compare_indexes(state: &State, parts: &Parts) -> Check {
     let jobs = state.jobs.iter().map(|(id, j)| ((j.user, j.name.clone()), id)).collect();
     let kept = state.job_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
     equal_map("job name", kept, &jobs)?;
-    let resources = state.resources.iter().map(|(id, r)| (r.name.clone(), id)).collect();
-    let kept = state.resource_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
-    equal_map("resource name", kept, &resources)?;
-    compare_ephemeral(state)?;
-    let crons = state.crons.iter().map(|(id, c)| ((c.user, c.spec.name.clone()), id)).collect();
-    let kept = state.cron_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
-    equal_map("name of a periodic job", kept, &crons)?;
     let tokens = state.tokens.iter().map(|(id, t)| (t.id.clone(), id)).collect();
     let kept = state.token_names.iter().map(|(k, v)| (k.clone(), *v)).collect();
     equal_map("token id", kept, &tokens)?;

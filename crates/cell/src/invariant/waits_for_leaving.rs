@@ -37,8 +37,8 @@ fn grew(step: &Step<'_>, old: &Task, new: &Task) -> bool {
 }
 
 fn check_task(step: &Step<'_>, id: TaskId, task: &Task) -> Check {
-    let waits_for = task.grant.as_ref().map_or(&[][..], |grant| &grant.waits_for);
-    let outer = task.alloc.and_then(|alloc| step.after.tasks.get(alloc)?.grant.clone());
+    let waits_for = task.grant().map_or(&[][..], |grant| &grant.waits_for);
+    let outer = task.alloc().and_then(|alloc| step.after.tasks.get(alloc)?.grant());
     // Of a plan with several groups nobody can tell afterwards whose victim it was.
     let own = matches!(step.only(), Some((Command::CommitPlan(plan), _)) if plan.groups.len() == 1);
     for (other, row) in step.after.tasks.iter() {
@@ -46,10 +46,10 @@ fn check_task(step: &Step<'_>, id: TaskId, task: &Task) -> Check {
         if left && !own {
             continue;
         }
-        let leaves = row.machine == task.machine && !row.state.holds_resources();
+        let leaves = row.machine() == task.machine() && !row.state.holds_resources();
         let victim = Victim { task: other, attempt: row.attempt };
         let awaited = outer.as_ref().is_some_and(|grant| grant.waits_for.contains(&victim));
-        if leaves && (row.alloc == task.alloc || awaited) && !waits_for.contains(&victim) {
+        if leaves && (row.alloc() == task.alloc() || awaited) && !waits_for.contains(&victim) {
             let detail = format!("does not wait for {}", step.after.task_name(other));
             return Err(violation(NAME, step.after.task_name(id), detail));
         }

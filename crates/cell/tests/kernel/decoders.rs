@@ -8,6 +8,7 @@
 use crate::draw::Draw;
 use crate::generate;
 use crate::properties::Run;
+use cellwright_cell::encode::text::TableName;
 use cellwright_cell::encode::{self, HEADER, LoadError};
 use cellwright_cell::invariant::check_state;
 use cellwright_cell::state::State;
@@ -155,9 +156,9 @@ fn errors_say_what_is_wrong() {
     check(&sealed(b'S', 9, payload), unknown);
     check(&states[0][..states[0].len() - 1], "the header announces");
     check(&sealed(b'S', 1, &[payload, &[0]].concat()), "bytes follow the end");
-    // Level 7, time, entries, attempts and the thirteen bounds 0, and eight empty tables without
-    // rows or windows.
-    let mut empty = [0; 26];
+    // Level 7, time, entries, attempts and the thirteen bounds 0, and empty tables without rows or
+    // windows.
+    let mut empty = vec![0; 17 + TableName::ALL.len()];
     empty[0] = 7;
     check(&sealed(b'S', 1, &empty), "level is 7; allowed: 1 to");
     // Four billion users in no bytes at all.

@@ -3,15 +3,16 @@
 //! Few names, so that commands meet each other.
 
 use crate::build;
+use crate::components;
 use crate::draw::Draw;
 use crate::keyed;
+use crate::samples;
 use crate::schedule;
 use crate::specs;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, Entry, EvictCause, Observed, Request, RequestId, ReservationChange, TaskReport,
 };
-use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange, NodeChoice};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::machine::{MachineStatus, ShortageReport};
@@ -31,23 +32,30 @@ use cellwright_cell::time::{Span, Time};
 /// A cell in which work can begin: machines that are up, users with quota. Without it most of a
 /// short run is spent on getting there.
 pub fn opening(draw: &mut Draw) -> Vec<Entry> {
-    let mut commands = Vec::new();
+    let mut requests = Vec::new();
     for number in 0..4 {
-        commands.push(Command::AddMachine(specs::machine(&format!("m{number}"), draw)));
-        commands.push(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+        let (name, machine) = (format!("m{number}"), MachineId(number));
+        requests.push(by_operator(Command::AddMachine(specs::machine(&name, draw))));
+        let (by, command) =
+            (Actor::Agent(build::name(&name)), Command::MachineUp { machine, incarnation: 1 });
+        requests.push(Request { by, id: None, command });
     }
     for number in 0..3 {
         let user = build::name(&format!("u{number}"));
-        commands.push(Command::AddUser { name: user.clone() });
+        requests.push(by_operator(Command::AddUser { name: user.clone() }));
         for (band, cores) in [(Band::BestEffort, 20), (Band::Batch, 20), (Band::Production, 5)] {
             let amount = build::room(cores, 2 * cores, 10 * cores);
             let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
-            commands.push(Command::SetQuota { user: user.clone(), band, quota, expect: None });
+            let user = user.clone();
+            requests.push(by_operator(Command::SetQuota { user, band, quota, expect: None }));
         }
     }
-    let request = |command| Request { by: Actor::System, id: None, command };
-    let entry = |command| Entry { now: Time::ZERO, requests: vec![request(command)] };
-    commands.into_iter().map(entry).collect()
+    let entry = |request| Entry { now: Time::ZERO, requests: vec![request] };
+    requests.into_iter().map(entry).collect()
+}
+
+fn by_operator(command: Command) -> Request {
+    Request { by: Actor::Operator, id: None, command }
 }
 
 /// The next entry: nearly always one request, so that every rule about commands can be judged.
@@ -88,12 +96,13 @@ fn request(state: &State, sent: &[Entry], draw: &mut Draw) -> Request {
 /// Mostly somebody who may.
 fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
     let owner = match command {
-        Command::SubmitJob { owner, .. } | Command::UpdateJob { owner, .. } => Some(owner.clone()),
+        Command::SubmitJob { owner, .. }
+        | Command::UpdateJob { owner, .. }
+        | Command::ApplyJob { owner, .. } => Some(owner.clone()),
         Command::ResizeJob { job, .. }
         | Command::StopJob { job, .. }
         | Command::StopTask { job, .. } => Some(job.user.clone()),
-        Command::SetCron { owner, .. } => Some(owner.clone()),
-        Command::RemoveCron { cron, .. } => Some(cron.user.clone()),
+        Command::Component(command) => components::owner(command),
         Command::UndoUpdate { job, .. } | Command::CloseUpdate { job, .. } => {
             Some(job.user.clone())
         }
@@ -104,9 +113,10 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
         (1..40, Some(owner)) => Actor::User(owner),
         (1..3, None) => {
             let users: Vec<_> = state.users().iter().map(|(_, user)| user.name.clone()).collect();
-            draw.pick(&users).map_or(Actor::System, |name| Actor::User(name.clone()))
+            draw.pick(&users).map_or(Actor::Operator, |name| Actor::User(name.clone()))
         }
-        _ => Actor::System,
+        (59, _) => draw.pick(&samples::actors()).cloned().unwrap_or(Actor::Operator),
+        _ => Actor::sender_of(command, state),
     }
 }
 
@@ -136,10 +146,14 @@ fn command(state: &State, draw: &mut Draw) -> Command {
 
 fn any_command(state: &State, draw: &mut Draw) -> Command {
     let waiting = state.tasks().iter().filter(|(_, row)| row.state == TaskState::Pending).count();
-    match draw.below(100) {
-        _ if draw.one_in(12) => keyed::random(state, draw),
+    if let Some(command) = components::random(state, draw) {
+        return command;
+    }
+    match draw.below(97) {
+        _ if draw.one_in(30) => keyed::random(draw),
         _ if state.tasks().len() < 6 && draw.one_in(3) => submit(state, draw),
         _ if waiting > 3 && draw.one_in(4) => Command::CommitPlan(plan(state, draw)),
+        _ if draw.one_in(10) => hold(state, draw),
         0..7 => machine_command(state, draw),
         7..10 => user_command(draw),
         10..30 => job_command(state, draw),
@@ -149,8 +163,7 @@ fn any_command(state: &State, draw: &mut Draw) -> Command {
         60..86 => reports(state, draw),
         86..88 => release(state, draw),
         88..90 => Command::Expire,
-        90..93 => resource(state, draw),
-        93..98 => reservations(state, draw),
+        90..95 => reservations(state, draw),
         _ => match draw.below(4) {
             3 => bounds(draw),
             0 => Command::RaiseLevel { level: draw.below(u64::from(LEVEL) + 1) as u32 },
@@ -218,7 +231,7 @@ fn shortages(state: &State, draw: &mut Draw) -> Command {
 }
 
 /// Nearly always one that exists.
-fn some_machine(state: &State, draw: &mut Draw) -> MachineId {
+pub fn some_machine(state: &State, draw: &mut Draw) -> MachineId {
     let all: Vec<MachineId> = state.machines().iter().map(|(id, _)| id).collect();
     match draw.pick(&all) {
         Some(id) if !draw.one_in(30) => *id,
@@ -303,7 +316,10 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
                 Some(row) => specs::changed_job(row.spec(), draw),
                 None => specs::job(key.job.as_str(), draw),
             };
-            Command::UpdateJob { owner: key.user, spec, expect }
+            match draw.one_in(2) {
+                true => Command::ApplyJob { owner: key.user, spec, expect },
+                false => Command::UpdateJob { owner: key.user, spec, expect },
+            }
         }
         14 | 15 => {
             let count = draw.below(7) as u32;
@@ -342,7 +358,7 @@ fn plan(state: &State, draw: &mut Draw) -> Plan {
     }
     let task = some_task(state, draw, |_| true);
     let machine = some_machine(state, draw);
-    let alloc = draw.one_in(4).then(|| some_task(state, draw, |task| task.machine.is_some()));
+    let alloc = draw.one_in(4).then(|| some_task(state, draw, |task| task.machine().is_some()));
     let attempt = attempt_of(state, task, draw);
     let odd = schedule::assign(state, task, machine, alloc, &[]).unwrap_or(Assignment {
         task,
@@ -353,7 +369,7 @@ fn plan(state: &State, draw: &mut Draw) -> Plan {
         devices: Vec::new(),
     });
     let victims = (0..draw.below(3)).map(|_| {
-        let task = some_task(state, draw, |task| task.machine.is_some());
+        let task = some_task(state, draw, |task| task.machine().is_some());
         Victim { task, attempt: attempt_of(state, task, draw) }
     });
     let victims = victims.collect();
@@ -364,6 +380,28 @@ fn plan(state: &State, draw: &mut Draw) -> Plan {
         plan.groups.push(group);
     }
     plan
+}
+
+/// Mostly room for a task that runs, on a machine that has it, or the end of that.
+fn hold(state: &State, draw: &mut Draw) -> Command {
+    let reserved = |task: &Task| task.holds.reserved().is_some();
+    if draw.one_in(4) {
+        let task = some_task(state, draw, reserved);
+        let row = state.tasks().get(task);
+        let held = row.and_then(|row| row.holds.reserved()).map(|hold| hold.machine);
+        let machine = held.filter(|_| !draw.one_in(6)).or(row.and_then(Task::machine));
+        let machine = machine.unwrap_or_else(|| some_machine(state, draw));
+        return Command::ReleaseHold { task, attempt: attempt_of(state, task, draw), machine };
+    }
+    let runs = |task: &Task| task.state == TaskState::Running && !reserved(task);
+    let task = some_task(state, draw, runs);
+    let places = schedule::targets(state, task);
+    let place = draw.pick(&places).copied().filter(|_| !draw.one_in(6));
+    let (machine, alloc) = place.unwrap_or_else(|| (some_machine(state, draw), None));
+    let attempt = attempt_of(state, task, draw);
+    let target = schedule::assign(state, task, machine, alloc, &[]);
+    let (ports, devices) = target.map(|target| (target.ports, target.devices)).unwrap_or_default();
+    Command::ReserveHold(Assignment { task, attempt, machine, alloc, ports, devices })
 }
 
 fn evict(state: &State, draw: &mut Draw) -> Command {
@@ -384,7 +422,7 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
         return Command::Evict { task: *task, attempt, cause: EvictCause::Relief(*dimension) };
     }
     let draining = |task: &Task| {
-        task.machine.and_then(|m| state.machines().get(m)).is_some_and(|row| row.draining)
+        task.machine().and_then(|m| state.machines().get(m)).is_some_and(|row| row.draining)
     };
     let causes = [
         EvictCause::Drain,
@@ -402,10 +440,10 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
 
 /// What an agent would see, of some of the tasks on its machine.
 fn reports(state: &State, draw: &mut Draw) -> Command {
-    let machine = match some_task(state, draw, |task| task.machine.is_some()) {
+    let machine = match some_task(state, draw, |task| task.machine().is_some()) {
         task if draw.one_in(10) => MachineId(task.0),
         task => {
-            let on = state.tasks().get(task).and_then(|row| row.machine);
+            let on = state.tasks().get(task).and_then(|row| row.machine());
             on.unwrap_or_else(|| some_machine(state, draw))
         }
     };
@@ -528,42 +566,6 @@ fn bounds(draw: &mut Draw) -> Command {
             ..wide
         },
     })
-}
-
-fn resource(state: &State, draw: &mut Draw) -> Command {
-    let namespace = build::token(&user_name(draw));
-    let name = build::token(if draw.one_in(2) { "slot" } else { "data" });
-    if draw.one_in(6) {
-        return Command::DeleteResource { namespace, name };
-    }
-    let changes = (0..1 + draw.below(3)).map(|_| {
-        let change = match draw.below(10) {
-            0 => CapacityChange::Unbounded,
-            1 => CapacityChange::Remove,
-            2 => CapacityChange::Add(-(draw.below(4) as i64)),
-            3 => CapacityChange::Add(i64::MIN),
-            4 => CapacityChange::Add(i64::MAX),
-            _ => CapacityChange::Add(draw.below(5) as i64),
-        };
-        let machine = some_machine(state, draw);
-        let known = state.machines().get(machine).map(|row| row.spec.name.clone());
-        let nodes = match draw.below(5) {
-            0 => NodeChoice::Available(AvailableNodes {
-                resources: Resources::new(draw.below(20), draw.below(20), 0, 0),
-                named: Vec::new(),
-                num_nodes: draw.one_in(2).then(|| draw.below(4) as u32),
-            }),
-            _ => NodeChoice::Node(known.unwrap_or_else(|| build::name("nowhere"))),
-        };
-        (nodes, change)
-    });
-    let changes = changes.collect();
-    let lease = match draw.below(6) {
-        0 => Span(u64::MAX),
-        1 => Span::ZERO,
-        _ => Span::seconds(draw.below(3_000)),
-    };
-    Command::SetResource { namespace, name, lease, changes }
 }
 
 /// Up, down, and beyond what is allowed.

@@ -115,7 +115,7 @@ fn schemas_say_what_is_allowed_and_what_may_be_left_out() {
         assert_eq!(cellwright_cell::name::Name::new(text).is_ok(), ok, "{text}");
     }
     let command = schemars::schema_for!(cellwright_cell::command::Command);
-    assert!(serde_json::to_string(&command).is_ok_and(|text| text.contains("\"set_cron\"")));
+    assert!(serde_json::to_string(&command).is_ok_and(|text| text.contains("\"cron\"")));
     let event = schemars::schema_for!(cellwright_cell::event::Event);
     assert!(serde_json::to_string(&event).is_ok_and(|text| text.contains("\"job_rejected\"")));
 }

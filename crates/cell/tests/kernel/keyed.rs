@@ -1,31 +1,24 @@
-//! Periodic jobs, tokens and blobs: random commands about them, and the words transcripts have for
+//! Tokens and blobs: random commands about them, and the words transcripts have for
 //! them.
 
 use crate::build;
 use crate::draw::Draw;
 use crate::generate::user_name;
-use crate::options::{Options, seconds};
-use crate::specs;
+use crate::options::seconds;
 use cellwright_cell::blob::{BlobLimits, LEAST};
 use cellwright_cell::command::Command;
 use cellwright_cell::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenKind};
-use cellwright_cell::cron::schedule::Schedule;
-use cellwright_cell::cron::{Cron, CronSpec, MissedRuns, Overlap, due};
 use cellwright_cell::name::{JobKey, Name, Token};
-use cellwright_cell::state::State;
-use cellwright_cell::time::{Span, Time};
+use cellwright_cell::time::Span;
 
 /// Mostly none; else a version that is often not the one found.
 pub fn expect(draw: &mut Draw) -> Option<u32> {
     draw.one_in(8).then(|| draw.below(4) as u32)
 }
 
-pub fn random(state: &State, draw: &mut Draw) -> Command {
-    match draw.below(20) {
-        0..4 => set_cron(draw),
-        4 => Command::RemoveCron { cron: cron_key(draw), expect: expect(draw) },
-        5..12 => fire_cron(state, draw),
-        12..18 => token_command(draw),
+pub fn random(draw: &mut Draw) -> Command {
+    match draw.below(8) {
+        0..6 => token_command(draw),
         _ => {
             let digest = digest(draw);
             match draw.one_in(3) {
@@ -38,46 +31,6 @@ pub fn random(state: &State, draw: &mut Draw) -> Command {
             }
         }
     }
-}
-
-fn cron_key(draw: &mut Draw) -> JobKey {
-    build::job_key(&user_name(draw), &format!("c{}", draw.below(2)))
-}
-
-fn set_cron(draw: &mut Draw) -> Command {
-    let JobKey { user, job } = cron_key(draw);
-    let schedules = ["* * * * *", "*/7 * * * *", "0 */2 * * *", "30 3 29 2 *"];
-    let missed = [MissedRuns::Skip, MissedRuns::RunOnce, MissedRuns::RunAll { max: 3 }];
-    let overlaps = [Overlap::Allow, Overlap::Skip, Overlap::Replace];
-    let schedule = Schedule::new(draw.pick(&schedules).unwrap_or(&"* * * * *"));
-    let spec = CronSpec {
-        schedule: schedule.expect("schedules in tests are valid"),
-        job: specs::job(if draw.one_in(12) { "other" } else { job.as_str() }, draw),
-        name: job,
-        missed: *draw.pick(&missed).unwrap_or(&MissedRuns::Skip),
-        overlap: *draw.pick(&overlaps).unwrap_or(&Overlap::Allow),
-        paused: draw.one_in(8),
-        keep_runs: draw.below(4) as u32,
-    };
-    Command::SetCron { owner: user, spec, expect: expect(draw) }
-}
-
-/// Mostly what a controller would fire.
-fn fire_cron(state: &State, draw: &mut Draw) -> Command {
-    let all: Vec<&Cron> = state.crons().iter().map(|(_, cron)| cron).collect();
-    let Some(cron) = draw.pick(&all).filter(|_| !draw.one_in(20)) else {
-        return Command::FireCron { cron: cron_key(draw), slot: Time(draw.below(90) * 60_000) };
-    };
-    let owner = state.users().get(cron.user).map(|user| user.name.clone());
-    let user = owner.unwrap_or_else(|| build::name("u0"));
-    let slot = match draw.below(8) {
-        0 => cron.last_slot,
-        1 => cron.spec.schedule.next_after(state.now()),
-        2 => Time(state.now().0 - state.now().0 % 60_000),
-        3 => cron.spec.schedule.next_after(cron.last_slot),
-        _ => due(cron, state.now()).first().copied().unwrap_or(cron.last_slot),
-    };
-    Command::FireCron { cron: JobKey { user, job: cron.spec.name.clone() }, slot }
 }
 
 fn token_kind(draw: &mut Draw) -> TokenKind {
@@ -125,19 +78,13 @@ fn digest(draw: &mut Draw) -> Token {
     }
 }
 
-/// Commands of transcripts. A schedule is one word, with `_` for its spaces.
+/// Commands of transcripts.
 pub fn told(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
     let token = |id: &str, secret: &str| -> Result<(Name, SecretHash), String> {
         let byte = secret.parse().map_err(|_| "a secret is a number up to 255".to_owned())?;
         Ok((build::name(id), SecretHash([byte; 32])))
     };
     Ok(Some(match (verb, rest) {
-        ("cron", [key, schedule, options @ ..]) => told_cron(key, schedule, options)?,
-        ("remove-cron", [key]) => Command::RemoveCron { cron: told_key(key)?, expect: None },
-        ("fire", [key, slot]) => {
-            let slot = Time::ZERO.plus(seconds(slot)?);
-            Command::FireCron { cron: told_key(key)?, slot }
-        }
         ("token", [id, secret, kind, name, lifetime]) => {
             let (id, secret_hash) = token(id, secret)?;
             let name = build::name(name);
@@ -182,31 +129,7 @@ pub fn told(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
     }))
 }
 
-fn told_key(word: &str) -> Result<JobKey, String> {
+pub fn told_key(word: &str) -> Result<JobKey, String> {
     let (user, name) = word.split_once('/').ok_or("USER/NAME")?;
     Ok(build::job_key(user, name))
-}
-
-fn told_cron(key: &str, schedule: &str, options: &[&str]) -> Result<Command, String> {
-    let JobKey { user, job } = told_key(key)?;
-    let schedule = Schedule::new(&schedule.replace('_', " ")).map_err(|bad| bad.to_string())?;
-    let mut options = Options::new(options)?;
-    let missed = match options.text("missed") {
-        None | Some("skip") => MissedRuns::Skip,
-        Some("once") => MissedRuns::RunOnce,
-        Some(max) => MissedRuns::RunAll { max: max.parse().map_err(|_| "missed=".to_owned())? },
-    };
-    let overlap = match options.text("overlap") {
-        None | Some("allow") => Overlap::Allow,
-        Some("skip") => Overlap::Skip,
-        Some("replace") => Overlap::Replace,
-        Some(other) => return Err(format!("there is no overlap {other:?}")),
-    };
-    let paused = options.text("paused").is_some();
-    let keep_runs = options.number("keep-runs")?.map_or(3, |count| count as u32);
-    let expect = options.number("expect")?.map(|version| version as u32);
-    let spec = build::job(job.as_str(), 200, 1, build::room(1, 1, 0));
-    let (name, job) = (job, options.job(spec)?);
-    let spec = CronSpec { name, schedule, job, missed, overlap, paused, keep_runs };
-    Ok(Command::SetCron { owner: user, spec, expect })
 }

@@ -5,15 +5,16 @@
 //! Options are `key=value`; see `options.rs` for those of specs.
 
 use crate::build;
+use crate::components;
 use crate::keyed;
 use crate::options::{Options, seconds};
 use crate::schedule;
 use crate::world::{World, entry};
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
-    Actor, Command, Entry, EvictCause, Observed, RequestId, ReservationChange, TaskReport,
+    Actor, Command, ControllerName, Entry, EvictCause, Observed, RequestId, ReservationChange,
+    TaskReport,
 };
-use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::event::Event;
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::ShortageReport;
@@ -69,10 +70,10 @@ impl Teller {
             ["machine", name, options @ ..] => {
                 let spec =
                     Options::new(options)?.machine(build::machine(name, build::room(0, 0, 0)))?;
-                let mut lines = self.send(Actor::System, None, Command::AddMachine(spec))?;
+                let mut lines = self.send(None, None, Command::AddMachine(spec))?;
                 let machine = self.machine(name)?;
                 let up = Command::MachineUp { machine, incarnation: 1 };
-                lines.extend(self.send(Actor::System, None, up)?);
+                lines.extend(self.send(None, None, up)?);
                 Ok(lines)
             }
             words => self.request(words),
@@ -80,11 +81,11 @@ impl Teller {
     }
 
     fn request(&mut self, words: Words<'_>) -> Result<Vec<String>, String> {
-        let (mut by, mut id, mut rest) = (Actor::System, None, words);
+        let (mut by, mut id, mut rest) = (None, None, words);
         loop {
             rest = match rest {
                 ["as", user, more @ ..] => {
-                    by = Actor::User(build::name(user));
+                    by = Some(actor(user)?);
                     more
                 }
                 ["id", number, more @ ..] => {
@@ -102,10 +103,11 @@ impl Teller {
 
     fn send(
         &mut self,
-        by: Actor,
+        by: Option<Actor>,
         id: Option<RequestId>,
         command: Command,
     ) -> Result<Vec<String>, String> {
+        let by = by.unwrap_or_else(|| Actor::sender_of(&command, &self.world.state));
         let sent: Entry = entry(self.now, by, id, command);
         let before = self.world.state.clone();
         let outcome = self.world.apply(sent)?;
@@ -127,6 +129,9 @@ impl Teller {
 
     fn command(&self, words: Words<'_>) -> Result<Command, String> {
         let [verb, rest @ ..] = words else { return Err("an empty line".to_owned()) };
+        if let Some(command) = components::told(verb, rest)? {
+            return Ok(command);
+        }
         let found = match self.machine_command(verb, rest)? {
             Some(command) => Some(command),
             None => match self.user_command(verb, rest)? {
@@ -181,12 +186,6 @@ impl Teller {
                 let attempt = Options::new(options)?.number("attempt")?.unwrap_or(1) as u32;
                 Command::ReleaseRetained { machine: self.machine(machine)?, task, attempt }
             }
-            ("resource", [name, lease, changes @ ..]) => self.resource(name, lease, changes)?,
-            ("delete-resource", [name]) => {
-                let (namespace, name) = name.split_once('/').ok_or("NAMESPACE/NAME")?;
-                let (namespace, name) = (build::token(namespace), build::token(name));
-                Command::DeleteResource { namespace, name }
-            }
             ("expire", []) => Command::Expire,
             ("bounds", options) => Command::SetBounds(bounds(options)?),
             ("level", [level]) => {
@@ -200,27 +199,6 @@ impl Teller {
         let machine = self.machine(name)?;
         let row = self.world.state.machines().get(machine).ok_or("a machine")?;
         Ok(Command::SetShortages { machine, incarnation: row.incarnation, shortages })
-    }
-
-    /// `m1:+2`, `m1:-1`, `m1:unbounded`, `m1:gone`.
-    fn resource(&self, name: &str, lease: &str, changes: Words<'_>) -> Result<Command, String> {
-        let (namespace, name) = name.split_once('/').ok_or("NAMESPACE/NAME")?;
-        let span = lease.strip_prefix("for=").ok_or("for=SECONDSs")?;
-        let change = |text: &&str| {
-            let (machine, change) = text.split_once(':').ok_or("MACHINE:CHANGE")?;
-            let change = match change {
-                "unbounded" => CapacityChange::Unbounded,
-                "gone" => CapacityChange::Remove,
-                delta => CapacityChange::Add(delta.parse().map_err(|_| "a change")?),
-            };
-            Ok::<_, String>((NodeChoice::Node(build::name(machine)), change))
-        };
-        Ok(Command::SetResource {
-            namespace: build::token(namespace),
-            name: build::token(name),
-            lease: seconds(span)?,
-            changes: changes.iter().map(change).collect::<Result<_, _>>()?,
-        })
     }
 
     fn user_command(&self, verb: &str, rest: Words<'_>) -> Result<Option<Command>, String> {
@@ -282,6 +260,13 @@ impl Teller {
                 let spec = options.job((**row.spec()).clone())?;
                 Command::UpdateJob { owner: key.user, spec, expect }
             }
+            ("apply", [job, options @ ..]) => {
+                let key = self.job(job)?;
+                let mut options = Options::new(options)?;
+                let expect = options.number("expect")?.map(|n| n as u32);
+                let spec = build::job(key.job.as_str(), 200, 1, build::room(1, 1, 0));
+                Command::ApplyJob { owner: key.user, spec: options.job(spec)?, expect }
+            }
             ("resize", [job, count]) => {
                 let count = count.parse().map_err(|_| "a count")?;
                 Command::ResizeJob { job: self.job(job)?, count, expect: None }
@@ -318,6 +303,19 @@ impl Teller {
                 let task = self.task(task)?;
                 Command::Evict { task, attempt: self.attempt(task), cause }
             }
+            ("hold", [task, "on", machine, rest @ ..]) => {
+                let alloc = match rest {
+                    ["in", alloc] => Some(self.task(alloc)?),
+                    _ => None,
+                };
+                let (task, machine) = (self.task(task)?, self.machine(machine)?);
+                let target = schedule::assign(&self.world.state, task, machine, alloc, &[]);
+                Command::ReserveHold(target.ok_or("the task and the machine exist")?)
+            }
+            ("let-go", [task, "on", machine]) => {
+                let (task, machine) = (self.task(task)?, self.machine(machine)?);
+                Command::ReleaseHold { task, attempt: self.attempt(task), machine }
+            }
             ("reserve", [task, options @ ..]) => {
                 let task = self.task(task)?;
                 let row = self.world.state.tasks().get(task).ok_or("a task")?;
@@ -341,7 +339,7 @@ impl Teller {
             Some(name) => self.machine(name)?,
             None => {
                 let row = self.world.state.tasks().get(task);
-                row.and_then(|row| row.machine).ok_or("the task is on no machine: from=")?
+                row.and_then(|row| row.machine()).ok_or("the task is on no machine: from=")?
             }
         };
         let found = self.world.state.machines().get(machine).map_or(0, |row| row.incarnation);
@@ -420,8 +418,11 @@ impl Teller {
         let row = id.and_then(|id| state.jobs().get(id)).ok_or("a job")?;
         let line = |task: &TaskId| {
             let row = state.tasks().get(*task)?;
-            let on = row.machine.and_then(|machine| state.machines().get(machine));
-            let on = on.map_or(String::new(), |row| format!(" on {}", row.spec.name));
+            let named = |machine| state.machines().get(machine).map(|row| row.spec.name.clone());
+            let on = row.machine().and_then(named);
+            let on = on.map_or(String::new(), |name| format!(" on {name}"));
+            let kept = row.holds.reserved().and_then(|hold| named(hold.machine));
+            let on = on + &kept.map_or(String::new(), |name| format!(", holds room on {name}"));
             let word = match row.state {
                 TaskState::Stopping(_) => "stopping".to_owned(),
                 other => format!("{other:?}").to_lowercase(),
@@ -475,4 +476,26 @@ fn bounds(options: Words<'_>) -> Result<Bounds, String> {
         }
     }
     Ok(bounds)
+}
+
+/// `ann` is a user; the cell's own parts are `agent:m1`, `scheduler:s1`, `task:7.2` and so on.
+fn actor(text: &str) -> Result<Actor, String> {
+    let Some((kind, name)) = text.split_once(':') else {
+        return Ok(Actor::User(build::name(text)));
+    };
+    Ok(match kind {
+        "agent" => Actor::Agent(build::name(name)),
+        "scheduler" => Actor::Scheduler(build::name(name)),
+        "replica" => Actor::Replica(build::name(name)),
+        "controller" => {
+            let named = |known: &ControllerName| known.as_str() == name;
+            Actor::Controller(ControllerName::ALL.into_iter().find(named).ok_or("a controller")?)
+        }
+        "task" => {
+            let (task, attempt) = name.split_once('.').ok_or("task:ROW.ATTEMPT")?;
+            let number = |text: &str| text.parse().map_err(|_| "a number".to_owned());
+            Actor::Task { task: TaskId(number(task)?), attempt: number(attempt)? }
+        }
+        _ => return Err(format!("no actor {text}")),
+    })
 }

@@ -2,6 +2,7 @@
 //! transcripts that read like the paper, pinned bytes, and decoders under hostile input.
 
 mod build;
+mod components;
 mod coverage;
 mod decoders;
 mod draw;
@@ -12,6 +13,7 @@ mod keyed;
 mod language;
 mod options;
 mod properties;
+mod rights;
 mod samples;
 mod schedule;
 mod specs;

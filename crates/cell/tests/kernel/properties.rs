@@ -158,7 +158,8 @@ fn an_agents_full_state_makes_a_difference_once() {
             let seen = generate::seen_by_agent(&world.state, machine, &mut draw);
             let reports = differences(&world.state, machine, incarnation, &seen);
             let command = Command::TaskReports { machine, incarnation, reports };
-            let sent = entry(world.state.now(), Actor::System, None, command);
+            let by = Actor::agent_of(machine, &world.state);
+            let sent = entry(world.state.now(), by, None, command);
             let outcome = world.apply(sent)?;
             if let Ok(Done::Partly(refused)) = &outcome.verdicts[0] {
                 return Err(format!("{seen:?}: {refused:?}"));
@@ -180,7 +181,7 @@ fn a_window_remembers_its_latest_requests_and_refuses_older_ones() {
         let id = Some(RequestId { client: 9, sequence });
         let mut verdicts = Vec::new();
         for _ in 0..times {
-            let sent = entry(Time(sequence), Actor::System, id, command.clone());
+            let sent = entry(Time(sequence), Actor::Operator, id, command.clone());
             let outcome = world.apply(sent).unwrap_or_else(|why| panic!("{why}"));
             verdicts.extend(outcome.verdicts);
         }

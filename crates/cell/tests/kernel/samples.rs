@@ -2,27 +2,24 @@
 //! all different, so that two fields changing places shows.
 
 use crate::build::{self, job_key, name, token};
+use crate::components;
 use crate::language::Teller;
 use crate::wire::{Pins, every_variant, one};
 use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::bounds::{Bounds, Holding};
 use cellwright_cell::command::{
-    Actor, Command, Done, Entry, EvictCause, Observed, Request, RequestId, ReservationChange,
-    TaskReport,
+    Actor, Became, Command, ControllerName, Done, Entry, EvictCause, Observed, Request, RequestId,
+    ReservationChange, TaskReport,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenFlaw, TokenKind};
-use cellwright_cell::cron::schedule::Schedule;
-use cellwright_cell::cron::{CronSpec, MissedRuns, Overlap};
 use cellwright_cell::device::{Device, DeviceGrant};
 use cellwright_cell::disruption::DisruptionLimit;
-use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
 use cellwright_cell::event::{
-    BlobChange, CronChange, Event, JobChange, MachineChange, ResourceChange, TaskChange,
-    TokenChange, UserChange, What,
+    BlobChange, Event, JobChange, MachineChange, TaskChange, TokenChange, UserChange, What,
 };
 use cellwright_cell::health::{HealthCheck, Probe};
-use cellwright_cell::id::{BlobId, CronId, JobId, MachineId, ResourceId, TaskId, TokenId, UserId};
+use cellwright_cell::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use cellwright_cell::isolation::Loan;
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
@@ -43,12 +40,19 @@ pub fn pin_all(pins: &mut Pins) {
     pin_words(pins);
     pin_states(pins);
     pin_specs(pins);
-    every_variant(pins, "Command", &commands());
+    every_variant(pins, "Command", &with_one_of(commands(), components::commands()));
+    components::pin(pins);
     pin_requests(pins);
     every_variant(pins, "Misfit", &misfits());
     every_variant(pins, "Refusal", &refusals());
     every_variant(pins, "Reason", &reasons());
     pin_events(pins);
+}
+
+/// What components have is one variant here, and pinned by each of them.
+fn with_one_of<T>(mut list: Vec<T>, of_components: Vec<T>) -> Vec<T> {
+    list.extend(of_components.into_iter().take(1));
+    list
 }
 
 fn pin_words(pins: &mut Pins) {
@@ -70,11 +74,6 @@ fn pin_words(pins: &mut Pins) {
     every_variant(pins, "ChangeClass", &classes);
     every_variant(pins, "Strength", &[Strength::Hard, Strength::Soft(40)]);
     every_variant(pins, "AttributeValue", &[AttributeValue::Integer(-3), build::text("flash")]);
-    every_variant(
-        pins,
-        "CapacityChange",
-        &[CapacityChange::Add(-2), CapacityChange::Unbounded, CapacityChange::Remove],
-    );
     every_variant(
         pins,
         "LabelTerm",
@@ -171,10 +170,6 @@ fn pin_specs(pins: &mut Pins) {
     one(pins, "PackageRef", &package());
     one(pins, "MachineSpec", &machine_spec());
     one(pins, "JobSpec", &job_spec());
-    one(pins, "CronSpec", &cron_spec());
-    let missed = [MissedRuns::Skip, MissedRuns::RunOnce, MissedRuns::RunAll { max: 5 }];
-    every_variant(pins, "MissedRuns", &missed);
-    every_variant(pins, "Overlap", &[Overlap::Allow, Overlap::Skip, Overlap::Replace]);
     let user = name("ada");
     let kinds = [
         TokenKind::UserToken { user },
@@ -195,18 +190,6 @@ fn pin_specs(pins: &mut Pins) {
     every_variant(pins, "TokenFlaw", &flaws);
 }
 
-fn cron_spec() -> CronSpec {
-    CronSpec {
-        name: name("web"),
-        schedule: Schedule::new("*/5 3 1-7 * mon").expect("a schedule"),
-        job: job_spec(),
-        missed: MissedRuns::RunAll { max: 5 },
-        overlap: Overlap::Replace,
-        paused: true,
-        keep_runs: 7,
-    }
-}
-
 fn digest() -> cellwright_cell::name::Token {
     token(&"0a".repeat(32))
 }
@@ -218,11 +201,7 @@ fn newcomer() -> Newcomer {
 fn token_commands() -> Vec<Command> {
     let (id, secret_hash) = (name("t1"), SecretHash([9; 32]));
     let kind = TokenKind::JoinAgent { machine: name("m1") };
-    let cron = job_key("ada", "web");
     vec![
-        Command::SetCron { owner: name("ada"), spec: cron_spec(), expect: Some(2) },
-        Command::RemoveCron { cron: cron.clone(), expect: None },
-        Command::FireCron { cron, slot: Time(60_000) },
         Command::AddToken {
             id: id.clone(),
             kind,
@@ -237,6 +216,8 @@ fn token_commands() -> Vec<Command> {
         Command::Enlist(machine_spec()),
         Command::Dismiss { part: PartKind::Scheduler, name: name("s2") },
         Command::ConfirmReplica { name: name("r2"), key: KeyPrint([7; 16]) },
+        Command::ReserveHold(assignment()),
+        Command::ReleaseHold { task: TaskId(3), attempt: 2, machine: MachineId(1) },
     ]
 }
 
@@ -260,7 +241,7 @@ fn machine_spec() -> cellwright_cell::machine::MachineSpec {
     spec
 }
 
-fn job_spec() -> JobSpec {
+pub fn job_spec() -> JobSpec {
     use cellwright_cell::spec::{After, RetainDisk, SpreadLimit, TaskOverride};
     let mut spec = build::job("web", 210, 3, Resources::new(500, 1 << 30, 1 << 31, 64));
     spec.appclass = AppClass::LatencySensitive;
@@ -319,21 +300,23 @@ fn job_spec() -> JobSpec {
     spec
 }
 
-fn plan() -> Plan {
-    let devices = vec![DeviceGrant { device: 1, milli: 250 }];
-    let assignment = Assignment {
+fn assignment() -> Assignment {
+    Assignment {
         task: TaskId(3),
         attempt: 2,
         machine: MachineId(1),
         alloc: Some(TaskId(4)),
         ports: vec![80, 20_000],
-        devices,
-    };
-    let victims = vec![Victim { task: TaskId(9), attempt: 8 }];
-    Plan { made_at: 77, groups: vec![Group { victims, assignments: vec![assignment] }] }
+        devices: vec![DeviceGrant { device: 1, milli: 250 }],
+    }
 }
 
-fn commands() -> Vec<Command> {
+fn plan() -> Plan {
+    let victims = vec![Victim { task: TaskId(9), attempt: 8 }];
+    Plan { made_at: 77, groups: vec![Group { victims, assignments: vec![assignment()] }] }
+}
+
+pub fn commands() -> Vec<Command> {
     let (job, machine) = (job_key("ada", "web"), MachineId(2));
     let mut all = more_commands();
     all.extend(token_commands());
@@ -362,6 +345,7 @@ fn commands() -> Vec<Command> {
         },
         Command::SubmitJob { owner: name("ada"), spec: job_spec() },
         Command::UpdateJob { owner: name("ada"), spec: job_spec(), expect: Some(4) },
+        Command::ApplyJob { owner: name("ada"), spec: job_spec(), expect: Some(0) },
         Command::ResizeJob { job: job.clone(), count: 5, expect: None },
         Command::StopJob { job: job.clone(), expect: None },
         Command::StopTask { job: job.clone(), index: 3, expect: Some(2) },
@@ -386,13 +370,6 @@ fn more_commands() -> Vec<Command> {
         Command::ReleaseRetained { machine, task, attempt: 1 },
         Command::SaverFailed { machine, task, attempt: 1, run: 2, exit: Some(ExitClass::Code(3)) },
         Command::Expire,
-        Command::SetResource {
-            namespace: token("app"),
-            name: token("slot"),
-            lease: Span(5000),
-            changes: vec![(NodeChoice::Node(name("m1")), CapacityChange::Add(4))],
-        },
-        Command::DeleteResource { namespace: token("app"), name: token("slot") },
         Command::SetReservations(vec![ReservationChange {
             task,
             attempt: 2,
@@ -412,16 +389,31 @@ fn more_commands() -> Vec<Command> {
     ]
 }
 
+pub fn actors() -> [Actor; 7] {
+    [
+        Actor::Operator,
+        Actor::User(name("ada")),
+        Actor::Agent(name("m1")),
+        Actor::Scheduler(name("s1")),
+        Actor::Controller(ControllerName::Drain),
+        Actor::Replica(name("r1")),
+        Actor::Task { task: TaskId(9), attempt: 2 },
+    ]
+}
+
 fn pin_requests(pins: &mut Pins) {
-    every_variant(pins, "Actor", &[Actor::System, Actor::User(name("ada"))]);
+    every_variant(pins, "Actor", &actors());
+    every_variant(pins, "ControllerName", &ControllerName::ALL);
     let done = [
         Done::Applied,
         Done::Unchanged,
         Done::Partly(vec![(1, Refusal::RequestIdReused)]),
         Done::Version(3),
         Done::Revoked(2),
+        Done::Job { became: Became::Updated, version: 4, closed: Some(3) },
     ];
     every_variant(pins, "Done", &done);
+    every_variant(pins, "Became", &[Became::Created, Became::Updated, Became::Unchanged]);
     let observed = [
         Observed::Started,
         Observed::Finished,
@@ -488,7 +480,11 @@ fn refusals() -> Vec<Refusal> {
         Refusal::RequestTooOld,
         Refusal::Full(text("tasks")),
         Refusal::BadLevel { asked: 3, found: 1, allowed: text("2") },
-        Refusal::SystemOnly(ada.clone()),
+        Refusal::WrongActor {
+            actor: Actor::User(ada.clone()),
+            command: "expire".into(),
+            allowed: "controller:expire".into(),
+        },
         Refusal::ForeignNamespace { user: ada, namespace: token("app") },
         Refusal::NoSuchCron(job_key("ada", "tick")),
         Refusal::NoSuchToken(name("t1")),
@@ -499,6 +495,7 @@ fn refusals() -> Vec<Refusal> {
         Refusal::PackageQuota { user: Some(name("ubar")), used: 5, more: 6, limit: 7 },
         Refusal::OverBound { user: name("ubar"), what: Holding::Jobs, held: 3, asked: 1, most: 3 },
         Refusal::TooFewNodes { matching: 1, asked: 2 },
+        Refusal::JobStopping(job_key("ada", "web")),
     ]
 }
 
@@ -526,6 +523,7 @@ fn reasons() -> Vec<Reason> {
         Reason::TooManyFailures,
         Reason::NotRetried { exit: ExitClass::Code(42), forgiven: 1 },
         Reason::NeededFailed { job: JobId(1) },
+        Reason::NoLongerRuns,
         Reason::AllTasksEnded,
         Reason::LeaseExpired,
         Reason::Excess,
@@ -552,20 +550,16 @@ fn pin_events(pins: &mut Pins) {
         },
         What::Machine { machine, change: MachineChange::Added },
         What::User { user: UserId(1), change: UserChange::Added },
-        What::Resource {
-            resource: ResourceId(3),
-            machine: Some(machine),
-            change: ResourceChange::Created,
-        },
         What::LevelRaised { level: 2 },
         What::BoundsChanged,
-        What::Cron { cron: CronId(1), change: CronChange::Removed },
         What::Token { token: TokenId(2), change: TokenChange::Revoked },
         What::Blob { blob: BlobId(3), change: BlobChange::Removed },
     ];
+    let what = with_one_of(what.into(), components::events());
     every_variant(pins, "What", &what);
     for (at, what) in what.into_iter().enumerate() {
-        let event = Event { at: Time(12), what, reason: Reason::Requested };
+        let event =
+            Event { at: Time(12), by: Actor::User(name("ada")), what, reason: Reason::Requested };
         one(pins, &format!("Event{at}"), &event);
     }
     every_variant(pins, "TaskChange", &task_changes());
@@ -598,6 +592,8 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::NotSaved { machine },
         TaskChange::Left { machine, notice: Notice::NotGiven },
         TaskChange::GaveUp { machine, exit: ExitClass::Code(3) },
+        TaskChange::HoldReserved { machine },
+        TaskChange::HoldReleased { machine },
     ]
 }
 
@@ -651,24 +647,6 @@ fn pin_other_changes(pins: &mut Pins) {
         UserChange::QuotaRecovered { band },
     ];
     every_variant(pins, "UserChange", &users);
-    let resources = [
-        ResourceChange::Created,
-        ResourceChange::CapacityChanged { capacity: 10 },
-        ResourceChange::Renewed,
-        ResourceChange::RemovedFromMachine,
-        ResourceChange::Deleted,
-    ];
-    every_variant(pins, "ResourceChange", &resources);
-    let (slot, job) = (Time(60_000), JobId(4));
-    let crons = [
-        CronChange::Added,
-        CronChange::Updated { version: 2 },
-        CronChange::Removed,
-        CronChange::Fired { slot, job },
-        CronChange::Skipped { slot },
-        CronChange::Rejected { slot },
-    ];
-    every_variant(pins, "CronChange", &crons);
     let tokens = [
         TokenChange::Added,
         TokenChange::Used,
@@ -687,7 +665,7 @@ pub fn names_of_changes_and_refusals() -> impl Iterator<Item = String> {
     every_variant(&mut pins, "TaskChange", &task_changes());
     every_variant(&mut pins, "JobChange", &job_changes());
     pin_other_changes(&mut pins);
-    pins.into_keys()
+    pins.into_keys().chain(components::names())
 }
 
 /// A small cell with something in every table and every optional field, and an entry.
@@ -732,7 +710,8 @@ pub fn state_and_entry() -> (State, Entry) {
     for line in story.lines() {
         teller.tell(line).unwrap_or_else(|why| panic!("{line}: {why}"));
     }
-    let requests = commands().into_iter().map(|command| {
+    let all = commands().into_iter().chain(components::commands());
+    let requests = all.map(|command| {
         let id = Some(RequestId { client: 1, sequence: 2 });
         Request { by: Actor::User(name("ada")), id, command }
     });

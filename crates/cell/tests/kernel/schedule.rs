@@ -51,7 +51,7 @@ fn places(state: &State, task: TaskId, draw: &mut Draw) -> Vec<(MachineId, Optio
         Some(set) => {
             let set = state.job_named(set);
             let rows = state.tasks().iter().filter(|(_, row)| Some(row.job) == set);
-            rows.filter_map(|(id, row)| Some((row.machine?, Some(id)))).collect()
+            rows.filter_map(|(id, row)| Some((row.machine()?, Some(id)))).collect()
         }
     };
     draw.shuffle(&mut places);
@@ -99,13 +99,35 @@ pub fn assign(
     Some(Assignment { task, attempt, machine, alloc, ports, devices })
 }
 
+/// Where room for a running task could be held besides.
+pub fn targets(state: &State, task: TaskId) -> Vec<(MachineId, Option<TaskId>)> {
+    let row = state.tasks().get(task);
+    let Some((row, spec)) = row.and_then(|row| Some((row, state.spec_of(row)?))) else {
+        return Vec::new();
+    };
+    let all: Vec<(MachineId, Option<TaskId>)> = match &spec.alloc_set {
+        None => state.machines().iter().map(|(id, _)| (id, None)).collect(),
+        Some(_) => {
+            let rows = state.tasks().iter();
+            rows.filter_map(|(id, row)| Some((row.machine()?, Some(id)))).collect()
+        }
+    };
+    let candidate = Candidate { task: row, spec };
+    let fits = |(machine, alloc): &(MachineId, Option<TaskId>)| {
+        row.holds.on(*machine).is_none()
+            && fit::misfit(state, &candidate, *machine, *alloc).is_none()
+    };
+    all.into_iter().filter(fits).collect()
+}
+
 /// What would be held on the machine without `victims`: ports and devices, which is all that
 /// choosing looks at.
 fn load_without(state: &State, machine: MachineId, victims: &[TaskId]) -> Option<MachineLoad> {
     let mut load = state.machine_load(machine)?.clone();
     load.ports.retain(|(_, holder)| !victims.contains(holder));
     for victim in victims.iter().filter_map(|victim| state.tasks().get(*victim)) {
-        for grant in victim.devices() {
+        let hold = victim.holds.on(machine).map(|(_, hold)| hold);
+        for grant in hold.map_or(&[][..], |hold| hold.devices()) {
             if let Some(used) = load.devices.get_mut(usize::from(grant.device)) {
                 *used = used.saturating_sub(grant.milli);
             }
@@ -177,7 +199,7 @@ fn weaker_holders(state: &State, by: &Candidate<'_>, machine: MachineId) -> Vec<
             let row = state.tasks().get(*id)?;
             let spec = state.spec_of(row)?;
             let gives_way = matches!(row.state, TaskState::Assigned | TaskState::Running)
-                && row.alloc.is_none()
+                && row.alloc().is_none()
                 && by.spec.priority.may_preempt(spec.priority);
             let limits = spec.limits_of(row.index);
             let prod_limits = if spec.priority.is_prod() { limits } else { Resources::ZERO };

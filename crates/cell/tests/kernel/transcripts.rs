@@ -1,4 +1,5 @@
-//! Golden transcripts: stories told in commands and what the cell answers, in `tests/transcripts`.
+//! Golden transcripts: stories told in commands and what the cell answers, in `tests/transcripts`,
+//! and those of a component in its own folder.
 //!
 //! A line at the margin is a command (the words are in `language.rs`) or a comment; the indented
 //! lines below it are the answer, unless it is a plain "done", and the events. With
@@ -10,20 +11,23 @@ use std::path::PathBuf;
 
 const INDENT: &str = "    ";
 
-fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/transcripts")
+fn files_in(folder: &str) -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    entries.map(|entry| entry.expect("the folder can be read").path()).collect()
 }
 
 /// Every transcript: its path and its text.
 fn all() -> Vec<(PathBuf, String)> {
-    let entries = std::fs::read_dir(folder()).expect("the folder of transcripts is there");
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("the folder can be read").path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
-        .collect();
+    let is_text = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "txt");
+    let mut paths: Vec<PathBuf> =
+        files_in("tests/transcripts").into_iter().filter(is_text).collect();
+    let components = files_in("src/components").into_iter().filter(|path| path.is_dir());
+    paths.extend(components.map(|folder| folder.join("transcript.txt")));
     paths.sort();
-    assert!(!paths.is_empty(), "no transcript in {}", folder().display());
-    let read = |path: &PathBuf| std::fs::read_to_string(path).expect("a transcript is text");
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+    };
     paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
@@ -63,7 +67,7 @@ fn transcripts_go_as_recorded() {
     let update = std::env::var_os("UPDATE_TRANSCRIPTS").is_some();
     let mut failures = Vec::new();
     for (path, text) in all() {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = path.display().to_string();
         match tell(&text) {
             Err(why) => failures.push(format!("{name}: {why}")),
             Ok((told, _)) if told == text => {}

@@ -1,5 +1,6 @@
 //! A cell under test: every entry is applied with all invariants, its events and answers kept.
 
+use crate::components;
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
 use cellwright_cell::event::{Event, What};
 use cellwright_cell::invariant::{check_state, check_step};
@@ -51,17 +52,17 @@ impl World {
     }
 
     fn tally(&mut self, verdicts: &[Verdict], events: &[Event]) {
-        let mut count = |kind: &str, value: &dyn Debug| {
-            *self.seen.entry(format!("{kind}.{}", variant(value))).or_default() += 1;
-        };
+        let seen = std::cell::RefCell::new(&mut self.seen);
+        let count_name = |name: String| *seen.borrow_mut().entry(name).or_default() += 1;
+        let count =
+            |kind: &str, value: &dyn Debug| count_name(format!("{kind}.{}", variant(value)));
         for event in events {
             match &event.what {
+                What::Component(event) => count_name(components::name(event.as_component())),
                 What::Task { change, .. } => count("TaskChange", change),
                 What::Job { change, .. } => count("JobChange", change),
                 What::Machine { change, .. } => count("MachineChange", change),
                 What::User { change, .. } => count("UserChange", change),
-                What::Resource { change, .. } => count("ResourceChange", change),
-                What::Cron { change, .. } => count("CronChange", change),
                 What::Token { change, .. } => count("TokenChange", change),
                 What::Blob { change, .. } => count("BlobChange", change),
                 What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => {}

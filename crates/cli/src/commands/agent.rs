@@ -8,16 +8,16 @@ use crate::output::print;
 use crate::reach::Reach;
 use crate::server::{ask, serve};
 use crate::token_input::TokenArgs;
-use cellwright_agent::attempt::ShimProgram;
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
 use cellwright_agent::listen::Access;
 use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
+use cellwright_agent::shim_program::ShimProgram;
 use cellwright_api::client::{Client, Settings};
 use cellwright_api::context::{Context, Contexts};
-use cellwright_api::enroll::JoinKind;
-use cellwright_api::tls::Trust;
 use cellwright_cell::name::Name;
+use cellwright_identity::enroll::JoinKind;
+use cellwright_identity::tls::Trust;
 use cellwright_supervise::Supervisor;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -170,7 +170,7 @@ impl StartArgs {
 
 /// The agent of this machine, with the drivers this program has.
 pub fn open(config: Config) -> Result<Machine, Failure> {
-    Ok(Machine::open(config, ShimProgram::default())?)
+    Ok(Machine::open(config, ShimProgram::installed())?)
 }
 
 /// How the agent reaches its masters: by its certificate, or an open one in the clear.

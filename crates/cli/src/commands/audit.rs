@@ -32,8 +32,7 @@ that knows its users: cell master init.";
 
 /// For whoever looks for more than there can be.
 const OPEN: [&str; 3] = [
-    "this cell is open and knows no users, so only sessions (exec) and changes of its masters are \
-     audited",
+    "this cell is open: whoever has its token is the operator, and no users are told apart",
     "what happened: cell events",
     "a cell with users: cell master init",
 ];
@@ -113,9 +112,9 @@ impl AuditArgs {
     }
 
     fn wants(&self, line: &AuditView) -> bool {
-        // `user/ann`, or the name alone.
+        // `user:ann`, or the name alone.
         let is_by = |caller: &String| {
-            line.caller == *caller || line.caller.split_once('/').is_some_and(|(_, n)| n == caller)
+            line.caller == *caller || line.caller.split_once(':').is_some_and(|(_, n)| n == caller)
         };
         self.caller.as_ref().is_none_or(is_by)
             && self.object.as_ref().is_none_or(|object| line.object.starts_with(object.as_str()))

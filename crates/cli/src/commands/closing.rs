@@ -43,6 +43,11 @@ pub async fn send(
     // Only the update that was seen: whoever opens another one meanwhile keeps it.
     let close = Change { expect: Some(version), ..Change::default() };
     cell.client.close_update(key, &close).await?;
-    aside(&format!("the update of {key} to version {version} was complete: it is closed"));
+    aside(&closed(key, version));
     Ok(change().await?.value)
+}
+
+/// What is said of an update that was closed on the way.
+pub fn closed(key: &JobKey, version: u32) -> String {
+    format!("the update of {key} to version {version} was complete: it is closed")
 }

@@ -300,8 +300,17 @@ fn amounts(value: &mut Value) {
 }
 
 /// What is told of a task beyond its line.
-const TASK: [&str; 8] =
-    ["name", "health", "version", "alloc", "limits", "reservation", "ports", "waits_for"];
+const TASK: [&str; 9] = [
+    "name",
+    "health",
+    "version",
+    "reserved_on",
+    "alloc",
+    "limits",
+    "reservation",
+    "ports",
+    "waits_for",
+];
 
 fn fields(task: &TaskView, names: &[&str]) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(task) else { return String::new() };

@@ -8,11 +8,13 @@
 use crate::failure::Failure;
 use crate::reach::REFUSED;
 use cellwright_api::client::{Client, Settings};
-use cellwright_api::context::write_private;
-use cellwright_api::enroll::{JOIN_PATH, JoinAnswer, JoinReply, JoinRequest, JoinToken, NewKey};
 use cellwright_api::internal::PROTOCOL;
-use cellwright_api::secret::Secret;
-use cellwright_api::tls::{self, Trust};
+use cellwright_identity::enroll::{
+    JOIN_PATH, JoinAnswer, JoinReply, JoinRequest, JoinToken, NewKey,
+};
+use cellwright_identity::private::write_private;
+use cellwright_identity::secret::Secret;
+use cellwright_identity::tls::{self, Trust};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::io;

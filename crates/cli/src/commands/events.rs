@@ -19,14 +19,14 @@ use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::name::JobKey;
 use cellwright_cell::render::{self, CodedEvent};
 use cellwright_cell::time::{Span, Time};
-use cellwright_master::config::duration;
+use cellwright_gateway::config::duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Events asked for at once.
 const PAGE: u32 = 5000;
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 13] = [
     "time",
     "log_index",
     "position",
@@ -38,6 +38,7 @@ const COLUMNS: [&str; 12] = [
     "exit_class",
     "exit_code",
     "detail",
+    "actor",
     "day",
 ];
 
@@ -188,7 +189,7 @@ impl Wanted<'_> {
         match self.args.output.output {
             Output::Table => {
                 let first = format!("{}  ", format::utc(event.time()));
-                print(&line(&first, &" ".repeat(first.len()), &event.text()))
+                print(&line(&first, &" ".repeat(first.len()), &event.told()))
             }
             Output::Json => self.items.add(&event.0),
         }
@@ -313,6 +314,12 @@ impl Event {
 
     pub fn time(&self) -> Time {
         Time(self.number("time"))
+    }
+
+    /// The same with who acted: `ann/web/0 failed on m3: exited with code 1 [agent:m3]`.
+    fn told(&self) -> String {
+        let actor = self.word("actor").map(|actor| format!(" [{actor}]"));
+        format!("{}{}", self.text(), actor.unwrap_or_default())
     }
 
     /// `ann/web/0 failed on m3: exited with code 1`.

@@ -90,7 +90,7 @@ impl Machine {
                         aside(&format!("no machines; next: {}", first_machine(&cell)));
                     }
                     Output::Table => {
-                        let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent;
+                        let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent();
                         say(&list(&machines, &silent))?;
                     }
                 }

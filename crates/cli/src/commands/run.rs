@@ -1,5 +1,6 @@
 //! `cell run`: make the cell have what a file says. What is not there is submitted, what is there
-//! and differs is updated, task by task, and what is there just like this is left alone.
+//! and differs is updated, task by task, and what is there just like this is left alone. Which of
+//! these it takes for a job the cell decides, in one step; here it is told.
 
 use super::wait::{AttendArgs, Ended, is_over_within};
 use super::{Success, closing, file, package, pages, parse, planned};
@@ -10,11 +11,8 @@ use crate::output::{Output, aside, print, print_named, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use cellwright_api::client::{Change, ClientError};
-use cellwright_api::error::Code;
-use cellwright_api::types::{
-    Changed, CronView, JobView, One, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView,
-};
-use cellwright_cell::job::JobState;
+use cellwright_api::types::{Changed, JobPlan, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView};
+use cellwright_cell::command::Became;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::task::{Fate, StopCause, TaskState};
@@ -66,15 +64,6 @@ pub struct RunArgs {
 
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// What became of one document.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Became {
-    Created,
-    Updated,
-    Unchanged,
 }
 
 /// One job or periodic job of the file, as the cell has it now.
@@ -219,13 +208,14 @@ pub async fn run_document(
     document: &Document,
     plan: Option<&PlanView>,
 ) -> Result<Ran, Failure> {
-    let owner = match document.owner().or(owner) {
-        Some(owner) => owner.clone(),
-        None => caller(cell, document.job()).await?,
-    };
-    match document {
-        Document::Job(job) => run_job(cell, owner, job, plan).await,
-        Document::Cron(cron) => run_cron(cell, owner, cron).await,
+    let owner = document.owner().or(owner);
+    match (document, owner) {
+        (Document::Job(job), owner) => run_job(cell, owner, job, plan).await,
+        (Document::Cron(cron), Some(owner)) => run_cron(cell, owner.clone(), cron).await,
+        (Document::Cron(cron), None) => {
+            let owner = caller(cell, document.job()).await?;
+            run_cron(cell, owner, cron).await
+        }
     }
 }
 
@@ -259,85 +249,63 @@ fn told(done: &[Ran], left: &[Document], owner: Option<&Name>) -> String {
 
 async fn run_job(
     cell: &Cell,
-    owner: Name,
+    owner: Option<&Name>,
     job: &JobDocument,
     plan: Option<&PlanView>,
 ) -> Result<Ran, Failure> {
     let spec = &job.spec;
-    let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+    let named = owner.map_or(spec.name.to_string(), |owner| format!("{owner}/{}", spec.name));
     let planned = plan.and_then(|plan| {
-        plan.jobs.iter().find(|job| (&job.user, &job.name) == (&owner, &spec.name))
+        let same = |job: &&JobPlan| job.name == spec.name && owner.is_none_or(|o| *o == job.user);
+        plan.jobs.iter().find(same)
     });
-    let version = match planned {
-        Some(job) => job.version,
-        None => live_version(cell, &key).await?,
-    };
-    let in_doubt = |error| Failure::of_change(error, &format!("cell status {key}"));
-    let (became, changed) = match version {
-        // Only what was seen is changed: whoever else changes it meanwhile is not overrun.
-        Some(_) => {
-            let change = Change { expect: version, ..Change::default() };
-            let update = async || cell.client.update_job(&owner, spec, &change).await;
-            let updated = closing::send(cell, &key, version, Some(spec), update).await;
-            (Became::Updated, updated.map_err(in_doubt)?)
-        }
-        None => {
-            let created = cell.client.submit_job(Some(&owner), spec).await;
-            (Became::Created, created.map_err(in_doubt)?.value)
-        }
-    };
-    if !changed.changed {
+    // Whoever ran a plan changes what the plan saw, or nothing.
+    let expect = planned.map(|job| job.version.unwrap_or(0));
+    let change = Change { expect, ..Change::default() };
+    let mut answer = cell.client.apply_job(owner, spec, &change).await;
+    if let Some(stopping) = stopping(&answer).filter(|_| plan.is_none()) {
+        until_over(cell, &stopping).await?;
+        answer = cell.client.apply_job(owner, spec, &change).await;
+    }
+    let in_doubt = |error| Failure::of_change(error, &format!("cell status {named}"));
+    let applied = answer.map_err(in_doubt)?.value;
+    let key = JobKey { user: applied.user, job: applied.name };
+    if let Some(version) = applied.closed_update {
+        aside(&closing::closed(&key, version));
+    }
+    if applied.became == Became::Unchanged {
         tell_stopped(cell, &key).await?;
     }
-    Ok(ran("job", owner, spec, became, &changed))
-}
-
-fn ran(kind: &'static str, owner: Name, spec: &JobSpec, became: Became, changed: &Changed) -> Ran {
-    Ran {
-        kind,
-        owner,
-        name: spec.name.clone(),
-        became: if changed.changed { became } else { Became::Unchanged },
+    Ok(Ran {
+        kind: "job",
+        owner: key.user,
+        name: key.job,
+        became: applied.became,
         tasks: spec.count,
-        index: changed.index,
-        version: changed.version,
+        index: applied.index,
+        version: Some(applied.version),
         ended: None,
+    })
+}
+
+/// The job that has to be over first, if the cell says so.
+fn stopping<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
+    match answer {
+        Err(ClientError::Api(error)) => error.stopping_job(),
+        _ => None,
     }
 }
 
-/// The version of a job that goes on; its name is free otherwise, once it is.
-async fn live_version(cell: &Cell, key: &JobKey) -> Result<Option<u32>, Failure> {
-    let job = match cell.client.job(key).await {
-        Ok(reply) => reply.value.item,
-        Err(ClientError::Api(error)) if error.code == Code::NoSuchJob => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    match job.state {
-        JobState::Dead(_) => return Ok(None),
-        JobState::Stopping => {}
-        _ if all_are_stopped(cell, &job, key).await? => {}
-        _ => return Ok(Some(job.version)),
-    }
+/// Waits for a job that is stopping, for a while.
+async fn until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     aside(&format!("job {key} is stopping; it is started anew as soon as it is over"));
     match is_over_within(cell, key, STOPPING).await? {
-        true => Ok(None),
+        true => Ok(()),
         false => Err(Failure::Work {
             message: format!("job {key} is still stopping after {} s", STOPPING.as_secs()),
             next: format!("wait until it is over, then do it again: cell wait {key}"),
         }),
     }
-}
-
-/// Whether its tasks were stopped one by one, and none is left: nothing of it goes on, although
-/// nobody has stopped the job as such.
-async fn all_are_stopped(cell: &Cell, job: &JobView, key: &JobKey) -> Result<bool, Failure> {
-    let counts = &job.tasks;
-    let alive = counts.running + counts.pending + counts.assigned + counts.deferred;
-    if alive > 0 || counts.stopping == 0 {
-        return Ok(false);
-    }
-    let tasks = pages::tasks(cell, key).await?;
-    Ok(tasks.iter().all(|task| task.state.is_dead() || is_stopped(task)))
 }
 
 /// By somebody, and for good.
@@ -372,20 +340,27 @@ fn stays_stopped(job: &JobKey, stopped: &[&str]) -> Option<String> {
     Some(format!("{what}; to have all run again: cell stop {job}, then the same command"))
 }
 
+/// A periodic job is set whole, whatever was there; its first version is a new one.
 async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, Failure> {
     let path = format!("/v1/crons/{owner}/{}", cron.spec.name);
-    let there: Option<One<CronView>> = match cell.client.get(&path).await {
-        Ok(reply) => Some(reply.value),
-        Err(ClientError::Api(error)) if error.code == Code::NoSuchCron => None,
-        Err(error) => return Err(error.into()),
-    };
-    let expect = Some(there.as_ref().map_or(0, |cron| cron.item.version));
-    let change = Change { expect, ..Change::default() };
-    let method = hyper::Method::PUT;
+    let (method, change) = (hyper::Method::PUT, Change::default());
     let changed: Changed =
         cell.client.change(method, &path, Some(&cron.spec), &change).await?.value;
-    let became = if there.is_some() { Became::Updated } else { Became::Created };
-    Ok(ran("cron", owner, &cron.spec.job, became, &changed))
+    let became = match (changed.changed, changed.version) {
+        (false, _) => Became::Unchanged,
+        (true, Some(1)) => Became::Created,
+        (true, _) => Became::Updated,
+    };
+    Ok(Ran {
+        kind: "cron",
+        owner,
+        name: cron.spec.name.clone(),
+        became,
+        tasks: cron.spec.job.count,
+        index: changed.index,
+        version: changed.version,
+        ended: None,
+    })
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What the leader misses: machines that are up and that nobody hears, and other alarms.
 //!
 //! Only the leader knows, and it does not write it into the log: a machine that answers again a
-//! second later was never down. So it is asked for its metrics, which say the same to everybody.
+//! second later was never down. So the leader itself is asked, at its own address.
 
 use crate::format;
 use crate::reach::Cell;
-use cellwright_api::types::{MasterStatus, MemberView};
+use cellwright_api::types::{self, Alarm, AlarmView, MasterStatus, MemberView};
 use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,45 +14,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Where to look when nobody leads; of no use to whoever looks there.
 pub const NEXT: &str = "; next: cell master status";
 
-/// What a page of metrics says of alarms.
+/// What the leader says of alarms.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
-    /// In words.
-    pub alarms: Vec<String>,
-    /// Seconds since machines that are up were heard from, by name.
-    pub silent: BTreeMap<String, u64>,
-    /// Nobody leads; said in `alarms` too.
+    pub items: Vec<AlarmView>,
+    /// Nobody leads; said in `items` too.
     pub is_leaderless: bool,
 }
 
 impl Alarms {
-    pub fn read(page: &str) -> Alarms {
-        let mut found = Alarms::default();
-        for line in page.lines() {
-            let Some((metric, value)) = line.rsplit_once(' ') else { continue };
-            if let Some(clock) = label(metric, "cell_clock_alarm_seconds{clock=") {
-                let seconds: i64 = value.parse().unwrap_or(0);
-                found.alarms.push(apart(clock, seconds));
-            }
-            let Ok(value) = value.parse() else { continue };
-            if let Some(alarm) = label(metric, "cell_alarms{alarm=") {
-                found.alarms.push(in_words(alarm, value));
-            } else if let Some(machine) = label(metric, "cell_machine_silent_seconds{machine=") {
-                found.silent.insert(machine.to_owned(), value);
-            } else if let Some(replica) = label(metric, "cell_disk_short_bytes{replica=") {
-                found.alarms.push(short_of_disk(replica, value));
-            } else if let Some(replica) = label(metric, "cell_disk_low_bytes{replica=") {
-                found.alarms.push(low_on_disk(replica, value));
-            }
-        }
-        found
-    }
-
     /// Asks the replica at this address.
     async fn of(cell: &Cell, address: &str) -> Result<Alarms, String> {
-        let page = cell.client.bytes_at(address, "/metrics", PATIENCE).await;
-        let page = page.map_err(|error| error.to_string())?;
-        Ok(Alarms::read(&String::from_utf8_lossy(&page)))
+        let answer = cell.client.bytes_at(address, "/v1/alarms", PATIENCE).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let found: types::Alarms =
+            serde_json::from_slice(&answer).map_err(|error| error.to_string())?;
+        Ok(Alarms { items: found.items, is_leaderless: false })
     }
 
     /// Asks whoever leads; nothing when nobody can be asked, for this is only an addition. That
@@ -72,29 +49,33 @@ impl Alarms {
     pub async fn among(cell: &Cell, asked: &[MasterStatus]) -> Result<Alarms, String> {
         let mut found = match asked.iter().find_map(leader_of) {
             Some(address) => Alarms::of(cell, &address).await?,
-            None => {
-                let alarms = vec![leaderless(asked)];
-                Alarms { alarms, is_leaderless: true, ..Alarms::default() }
-            }
+            None => Alarms { items: vec![leaderless(asked)], is_leaderless: true },
         };
-        found.alarms.extend(asked.iter().flat_map(damage));
+        // Those that are silent one by one may be many, and come last.
+        let is_silent = |view: &AlarmView| matches!(view.alarm, Alarm::MachineSilent { .. });
+        let at = found.items.iter().position(is_silent).unwrap_or(found.items.len());
+        found.items.splice(at..at, asked.iter().flat_map(damage));
         Ok(found)
     }
 
-    /// One line for each thing a person should look at.
-    pub fn lines(&self) -> Vec<String> {
-        let silent = |(machine, seconds): (&String, &u64)| {
-            format!("machine {machine} has not been heard from for {seconds} s")
+    /// Seconds since machines that are up were heard from, by name.
+    pub fn silent(&self) -> BTreeMap<String, u64> {
+        let silent = |view: &AlarmView| match &view.alarm {
+            Alarm::MachineSilent { machine, seconds } => Some((machine.clone(), *seconds)),
+            _ => None,
         };
-        self.alarms.iter().cloned().chain(self.silent.iter().map(silent)).collect()
+        self.items.iter().filter_map(silent).collect()
     }
 }
 
 /// What a replica says of its disk.
-fn damage(status: &MasterStatus) -> impl Iterator<Item = String> {
+fn damage(status: &MasterStatus) -> impl Iterator<Item = AlarmView> {
     let own = status.members.iter().find(|member| member.id == status.id);
     let name = own.map_or(status.id.to_string(), |member| member.name.clone());
-    status.damage.iter().map(move |what| format!("{name}: {what}"))
+    status.damage.iter().map(move |what| AlarmView {
+        message: format!("{name}: {what}"),
+        alarm: Alarm::DiskDamage { replica: name.clone(), parts: 1 },
+    })
 }
 
 /// Where the leader is, if this replica knows one that leads for sure.
@@ -115,7 +96,7 @@ async fn others(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> {
 
 /// What, since when, who answers, and what to type next. `asked`: those that answered, one at
 /// least.
-fn leaderless(asked: &[MasterStatus]) -> String {
+fn leaderless(asked: &[MasterStatus]) -> AlarmView {
     let longest = asked.iter().filter_map(|status| status.leaderless_ms).max().unwrap_or_default();
     let members = asked.first().map_or(&[][..], |status| &status.members[..]);
     let answers = |member: &&MemberView| asked.iter().any(|status| status.id == member.id);
@@ -126,61 +107,11 @@ fn leaderless(asked: &[MasterStatus]) -> String {
         false if members.len() == 1 => "its only replica answers".to_owned(),
         false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
     };
-    format!(
+    let message = format!(
         "no leader for {}: nothing can change, and what is shown may be old; {who}{NEXT}",
         format::span(Span(longest))
-    )
-}
-
-fn label<'a>(metric: &'a str, start: &str) -> Option<&'a str> {
-    metric.strip_prefix(start)?.strip_prefix('"')?.strip_suffix("\"}")
-}
-
-/// `free`: bytes.
-fn short_of_disk(replica: &str, free: u64) -> String {
-    format!(
-        "master {replica} has {} free on the disk of its log, less than its reserve: it leads \
-         only if no other has room, and takes nothing but removals then; free some of it",
-        format::bytes(free)
-    )
-}
-
-fn low_on_disk(replica: &str, free: u64) -> String {
-    format!(
-        "master {replica} has {} free on the disk of its log, less than twice its reserve: it \
-         takes no packages; free some of it",
-        format::bytes(free)
-    )
-}
-
-/// Of whom, by how much, and what is to be done.
-fn apart(clock: &str, seconds: i64) -> String {
-    let by = format::apart(seconds.saturating_mul(1000));
-    match clock {
-        "the log" => format!("the time of the log is {by} the masters' clocks"),
-        _ => format!("the clock of {clock} is {by} the cell's: set it, or keep it by NTP"),
-    }
-}
-
-fn in_words(alarm: &str, value: u64) -> String {
-    match alarm {
-        "most_machines_silent" => format!(
-            "{} silent, more than half of the cell: none is declared down and nothing moves",
-            format::counted(value, "machine")
-        ),
-        "disk_damage" => format!(
-            "{} of the leader: cell master status",
-            format::counted(value, "damaged or missing part")
-        ),
-        "down_rate_limited" => format!(
-            "{} to be declared down, a few a minute",
-            match value {
-                1 => "1 silent machine waits".to_owned(),
-                _ => format!("{} silent machines wait", format::count(value)),
-            }
-        ),
-        _ => format!("{alarm} {value}"),
-    }
+    );
+    AlarmView { alarm: Alarm::NoLeader { seconds: longest / 1000 }, message }
 }
 
 #[cfg(test)]
@@ -220,36 +151,23 @@ mod tests {
         assert_eq!(leader_of(&replica(2, None, None)), None);
         let asked = [replica(2, None, Some(4000)), replica(3, None, Some(61_000))];
         assert_eq!(
-            leaderless(&asked),
+            leaderless(&asked).message,
             "no leader for 61 s: nothing can change, and what is shown may be old; of 3 \
              replicas answer: m2, m3; next: cell master status"
         );
     }
 
     #[test]
-    fn a_page_of_metrics_is_read_as_sentences() {
-        let page = "# HELP cell_alarms What a person should look at.\n\
-                    cell_raft_term 3\n\
-                    cell_alarms{alarm=\"most_machines_silent\"} 1\n\
-                    cell_alarms{alarm=\"of_the_future\"} 7\n\
-                    cell_disk_short_bytes{replica=\"m1\"} 209715200\n\
-                    cell_clock_alarm_seconds{clock=\"machine n2\"} -3600\n\
-                    cell_machine_silent_seconds{machine=\"n1\"} 40\n";
-        let found = Alarms::read(page);
-        assert_eq!(found.silent, BTreeMap::from([("n1".to_owned(), 40)]));
-        assert_eq!(
-            found.lines(),
-            [
-                "1 machine silent, more than half of the cell: none is declared down and nothing \
-                 moves",
-                "of_the_future 7",
-                "master m1 has 200 MiB free on the disk of its log, less than its reserve: it \
-                 leads only if no other has room, and takes nothing but removals then; free some \
-                 of it",
-                "the clock of machine n2 is 60 min behind the cell's: set it, or keep it by NTP",
-                "machine n1 has not been heard from for 40 s",
-            ]
-        );
-        assert_eq!(Alarms::read("cell_raft_term 3\n").lines(), [""; 0]);
+    fn machines_that_are_silent_are_told_by_name_and_damage_by_its_replica() {
+        let silent = Alarm::MachineSilent { machine: "n1".into(), seconds: 40 };
+        let limited = Alarm::DownRateLimited { waiting: 2 };
+        let items = [limited, silent].map(AlarmView::from).to_vec();
+        let found = Alarms { items, is_leaderless: false };
+        assert_eq!(found.silent(), BTreeMap::from([("n1".to_owned(), 40)]));
+        let mut hurt = replica(2, Some(1), None);
+        hurt.damage = vec!["snapshot 7 is damaged".into()];
+        let said: Vec<AlarmView> = damage(&hurt).collect();
+        assert_eq!(said[0].message, "m2: snapshot 7 is damaged");
+        assert_eq!(said[0].alarm, Alarm::DiskDamage { replica: "m2".into(), parts: 1 });
     }
 }

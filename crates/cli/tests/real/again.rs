@@ -92,6 +92,8 @@ fn a_job_that_was_stopped_is_started_anew_and_its_namesake_is_told_apart() {
     let unchanged = cell(&[&at[..], &["run", &file]].concat());
     assert!(text(&unchanged.stdout).contains("of 1 task: unchanged"), "{unchanged:?}");
     assert_eq!(text(&unchanged.stderr), "");
+    let told = json(&[&at[..], &["run", &file, "-o", "json"]].concat());
+    assert_eq!((&told[0]["became"], &told[0]["version"]), (&"unchanged".into(), &1.into()));
 
     // Its only task is stopped, which is the end of the job, but not at once.
     let ready = folder.path("ready");

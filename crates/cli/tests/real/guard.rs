@@ -10,20 +10,20 @@ use crate::support::{PATIENCE, Running, cell, said, text};
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::ClientError;
-use cellwright_api::enroll::CERTIFICATE_LIFE;
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
-use cellwright_api::secret::Secret;
-use cellwright_api::spiffe::Part;
-use cellwright_api::task_identity::{
-    TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
-    signing_request,
-};
-use cellwright_api::tls::{self, Shown, Trust};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::task::{ExitClass, Fate, TaskState};
 use cellwright_cell::time::{Span, Time};
+use cellwright_identity::enroll::CERTIFICATE_LIFE;
+use cellwright_identity::secret::Secret;
+use cellwright_identity::spiffe::Part;
+use cellwright_identity::task_identity::{
+    TASK_IDENTITY_PATH, TaskHolder, TaskIdentityAnswer, TaskIdentityRequest, new_key,
+    signing_request,
+};
+use cellwright_identity::tls::{self, Shown, Trust};
 use cellwright_master::clock::{Clock, SystemClock};
 use rustls::CertificateError;
 use serde_json::json;
@@ -206,7 +206,7 @@ fn a_task_has_a_certificate_of_its_own_and_only_its_machine_gets_it() {
     let shown = fs::read_to_string(walled.folder.path("shown")).unwrap();
     let holder = TaskHolder::of_pem(&shown).unwrap();
     assert_eq!(holder.uri, "spiffe://aa/ann/web/0");
-    let life = holder.until.since(cellwright_api::enroll::issued(holder.from, holder.until));
+    let life = holder.until.since(cellwright_identity::enroll::issued(holder.from, holder.until));
     // An hour, counted from when it was made.
     assert!(life.0 <= 3_601_000, "{life:?}");
     let attempt = fs::read_dir(walled.folder.0.join("n1/tasks")).unwrap().flatten().next();
@@ -284,7 +284,7 @@ fn a_certificate_is_renewed_before_it_ends_and_nobody_takes_the_old_one_after() 
     until("it is let in", lets_in);
     let old = read("certificate.pem").unwrap();
     let holder = TaskHolder::of_pem(&old).unwrap();
-    let issued = cellwright_api::enroll::issued(holder.from, holder.until);
+    let issued = cellwright_identity::enroll::issued(holder.from, holder.until);
     assert!(holder.until.since(issued).0 <= 11_000, "{holder:?}");
 
     sleep_until(holder.renew_at());

@@ -3,8 +3,8 @@
 
 use crate::contain::{Lab, can};
 use crate::support::{Folder, cell, json, said, text};
-use cellwright_api::secret::{hex, sha256};
 use cellwright_cell::task::{Fate, TaskState};
+use cellwright_identity::secret::{hex, sha256};
 use serde_json::{Value, json as value};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -298,9 +298,9 @@ fn sessions_are_for_owners_and_holders_are_audited_and_end_with_the_token() {
     pids.into_iter().for_each(wait_gone);
     let audit = walled.audit();
     for line in [
-        r#"user/ann | exec ["echo","inside"] | ann/web/0 | done"#,
-        r#"user/admin | exec ["echo","inside"] | ann/web/0 | done"#,
-        "user/bob | POST | /v1/jobs/ann/web/tasks/0/exec | not-allowed",
+        r#"user:ann | exec ["echo","inside"] | ann/web/0 | done"#,
+        r#"user:admin | exec ["echo","inside"] | ann/web/0 | done"#,
+        "user:bob | POST | /v1/jobs/ann/web/tasks/0/exec | not-allowed",
     ] {
         assert!(audit.iter().any(|found| found == line), "{line}: {audit:#?}");
     }

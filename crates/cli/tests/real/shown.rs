@@ -120,7 +120,7 @@ fn where_there_is_nothing_to_show_it_is_said_beside_the_result() {
         (&["package", "ls"], "no packages; next: cell package push"),
         (&["token", "ls"], "no tokens: an open master asks for none"),
         (&["checkpoint", "ls"], "no checkpoints on the replica that answers; next: cell"),
-        (&["audit", "--caller", "nobody"], "the audit of the replica that answers is empty"),
+        (&["audit", "--caller", "nobody"], "nothing like that since "),
     ];
     for (typed, want) in lists {
         let at = [&["--master", &address, "--contexts", &contexts], typed].concat();

@@ -4,8 +4,8 @@
 
 use super::sweep::Cursor;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::Command;
-use cellwright_cell::cron::due;
+use cellwright_cell::command::{Command, ControllerName};
+use cellwright_cell::cron::{self, due};
 
 /// Finding what is due takes some arithmetic of calendars.
 const ROWS_PER_CRON: usize = 4;
@@ -16,8 +16,8 @@ pub struct Cron {
 }
 
 impl Controller for Cron {
-    fn name(&self) -> &'static str {
-        "cron"
+    fn name(&self) -> ControllerName {
+        ControllerName::Cron
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
@@ -30,7 +30,7 @@ impl Controller for Cron {
             };
             // Oldest first: dealing with a later slot deals with those before it.
             for slot in slots {
-                let fire = Command::FireCron { cron: cron.clone(), slot };
+                let fire = Command::from(cron::Command::Fire { cron: cron.clone(), slot });
                 if !draft.takes(&fire) {
                     break;
                 }

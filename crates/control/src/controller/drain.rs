@@ -10,7 +10,7 @@
 
 use super::sweep::Sweep;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::{Command, EvictCause};
+use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::fit::{Candidate, misfit};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::task::Task;
@@ -22,8 +22,8 @@ pub struct Drain {
 }
 
 impl Controller for Drain {
-    fn name(&self) -> &'static str {
-        "drain"
+    fn name(&self) -> ControllerName {
+        ControllerName::Drain
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
@@ -76,7 +76,7 @@ impl Round<'_> {
             self.looks = self.looks.saturating_sub(1);
             let Some(row) = state.tasks().get(*task) else { continue };
             // What is inside an alloc goes with it.
-            if row.alloc.is_some() {
+            if row.alloc().is_some() {
                 continue;
             }
             if self.evict(*task, row, draft) || self.evict_inner(*task, draft) {
@@ -106,7 +106,7 @@ impl Round<'_> {
         let Some(set) = set.and_then(|set| state.jobs().get(set)) else { return false };
         set.tasks.iter().take(self.looks).any(|alloc| {
             self.looks = self.looks.saturating_sub(1);
-            let machine = state.tasks().get(*alloc).and_then(|row| row.machine);
+            let machine = state.tasks().get(*alloc).and_then(|row| row.machine());
             machine.is_some_and(|at| misfit(state, &candidate, at, Some(*alloc)).is_none())
         })
     }

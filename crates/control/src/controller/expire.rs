@@ -7,7 +7,7 @@
 
 use super::sweep::Cursor;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::Command;
+use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::UserId;
 use cellwright_cell::quota::User;
 use cellwright_cell::time::Time;
@@ -23,8 +23,8 @@ pub struct Expire {
 }
 
 impl Controller for Expire {
-    fn name(&self) -> &'static str {
-        "expire"
+    fn name(&self) -> ControllerName {
+        ControllerName::Expire
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {

@@ -35,7 +35,7 @@ mod update;
 
 use backoff::Backoff;
 use budget::Budgets;
-use cellwright_cell::command::{Command, Verdict};
+use cellwright_cell::command::{Actor, Command, ControllerName, Request, Verdict};
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
@@ -78,8 +78,9 @@ impl Default for Settings {
 /// One thing that the cell does by itself. Fields of the implementing type are what it remembers
 /// from step to step; a new leader starts with none, so they may only make it quicker.
 trait Controller: fmt::Debug + Send {
-    /// What it is called on the page of metrics.
-    fn name(&self) -> &'static str;
+    /// Under which it acts, and what it is called on the page of metrics. What it may do stands
+    /// beside that name in `cell`'s `apply/authorize.rs`.
+    fn name(&self) -> ControllerName;
 
     /// Adds to `draft` the commands that the state asks for now.
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>);
@@ -111,7 +112,7 @@ pub struct Controllers {
 impl Default for Controllers {
     fn default() -> Self {
         let list = registered();
-        let given = list.iter().map(|controller| (controller.name(), 0)).collect();
+        let given = list.iter().map(|controller| (controller.name().as_str(), 0)).collect();
         Controllers { backoff: Backoff::default(), list, given }
     }
 }
@@ -154,22 +155,26 @@ impl Draft<'_> {
 
 impl Controllers {
     /// One step of all controllers. `now` is the date the commands will bear, or earlier.
-    pub fn step(&mut self, state: &State, now: Time, settings: &Settings) -> Vec<Command> {
+    pub fn step(&mut self, state: &State, now: Time, settings: &Settings) -> Vec<Request> {
         self.backoff.next_round();
         let look = Look { state, now: now.max(state.now()), settings };
         let backoff = &self.backoff;
         let mut draft =
             Draft { backoff, budgets: Budgets::default(), commands: Vec::new(), most: 0 };
+        let mut senders = Vec::new();
         for controller in &mut self.list {
             let before = draft.commands.len();
             draft.most = before + settings.commands;
             controller.step(&look, &mut draft);
-            let more = (draft.commands.len() - before) as u64;
-            *self.given.entry(controller.name()).or_default() += more;
+            let more = draft.commands.len() - before;
+            *self.given.entry(controller.name().as_str()).or_default() += more as u64;
+            senders.extend(std::iter::repeat_n(controller.name(), more));
         }
         let commands = draft.commands;
         self.backoff.asked(&commands);
-        commands
+        let sent = senders.into_iter().zip(commands);
+        let request = |(name, command)| Request { by: Actor::Controller(name), id: None, command };
+        sent.map(request).collect()
     }
 
     /// How many commands each controller has given, by its name.

@@ -3,7 +3,7 @@
 
 use super::sweep::Sweep;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::{Command, EvictCause};
+use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::obligation;
 
@@ -16,8 +16,8 @@ pub struct Overcommit {
 }
 
 impl Controller for Overcommit {
-    fn name(&self) -> &'static str {
-        "overcommit"
+    fn name(&self) -> ControllerName {
+        ControllerName::Overcommit
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {

@@ -8,7 +8,7 @@
 
 use super::sweep::Cursor;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::Command;
+use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
@@ -24,8 +24,8 @@ pub struct Purge {
 }
 
 impl Controller for Purge {
-    fn name(&self) -> &'static str {
-        "purge"
+    fn name(&self) -> ControllerName {
+        ControllerName::Purge
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {

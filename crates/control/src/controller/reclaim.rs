@@ -108,7 +108,7 @@ impl ReclaimFeed {
     ) -> Option<(ReservationChange, bool)> {
         let row = state.tasks().get(usage.task)?;
         let present = row.attempt == usage.attempt
-            && row.machine == Some(machine)
+            && row.machine() == Some(machine)
             && row.state == TaskState::Running;
         let spec = state.spec_of(row).filter(|spec| present && is_reclaimable(spec))?;
         let limits = spec.limits_of(row.index);

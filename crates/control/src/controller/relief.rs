@@ -4,7 +4,7 @@
 
 use super::sweep::Sweep;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::{Command, EvictCause};
+use cellwright_cell::command::{Command, ControllerName, EvictCause};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::{Machine, Shortage};
 use cellwright_cell::relief;
@@ -18,8 +18,8 @@ pub struct Relief {
 }
 
 impl Controller for Relief {
-    fn name(&self) -> &'static str {
-        "relief"
+    fn name(&self) -> ControllerName {
+        ControllerName::Relief
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {

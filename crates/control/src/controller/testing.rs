@@ -3,9 +3,7 @@
 //! checked against every invariant.
 
 use super::{Controllers, Settings};
-use cellwright_cell::command::{
-    Actor, Command, Done, Entry, Observed, Request, TaskReport, Verdict,
-};
+use cellwright_cell::command::{Command, Done, Entry, Observed, Request, TaskReport, Verdict};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::invariant;
 use cellwright_cell::machine::MachineSpec;
@@ -48,10 +46,10 @@ pub fn machine(number: u32, capacity: u64) -> MachineSpec {
     serde_json::from_value(spec).unwrap()
 }
 
-fn entry(now: u64, commands: &[Command]) -> Entry {
-    let by_system =
-        |command: &Command| Request { by: Actor::System, id: None, command: command.clone() };
-    Entry { now: Time(now), requests: commands.iter().map(by_system).collect() }
+/// By whoever sends such commands.
+fn entry(now: u64, commands: &[Command], state: &State) -> Entry {
+    let sent = |command: &Command| Request::sent(command.clone(), state);
+    Entry { now: Time(now), requests: commands.iter().map(sent).collect() }
 }
 
 #[derive(Default)]
@@ -87,9 +85,15 @@ impl Cell {
     }
 
     pub fn apply_all(&mut self, commands: &[Command]) -> Vec<Verdict> {
+        let sent = |command: &Command| Request::sent(command.clone(), &self.state);
+        let requests = commands.iter().map(sent).collect();
+        self.apply_requests(requests)
+    }
+
+    fn apply_requests(&mut self, requests: Vec<Request>) -> Vec<Verdict> {
         self.now += 1;
         let before = self.state.clone();
-        let entry = entry(self.now, commands);
+        let entry = Entry { now: Time(self.now), requests };
         let mut events = Vec::new();
         let verdicts = self.state.apply(&entry, &mut events);
         invariant::check_state(&self.state).unwrap();
@@ -99,7 +103,7 @@ impl Cell {
 
     /// What the cell would answer.
     pub fn try_all(&self, commands: &[Command]) -> Vec<Verdict> {
-        self.state.clone().apply(&entry(self.now + 1, commands), &mut Vec::new())
+        self.state.clone().apply(&entry(self.now + 1, commands, &self.state), &mut Vec::new())
     }
 
     pub fn ok(&mut self, command: Command) -> Done {
@@ -172,7 +176,7 @@ impl Cell {
                 TaskState::Stopping(_) => Observed::Stopped,
                 _ => return None,
             };
-            Some((row.machine?, TaskReport { task: id, attempt: row.attempt, what }))
+            Some((row.machine()?, TaskReport { task: id, attempt: row.attempt, what }))
         };
         let told: Vec<(MachineId, TaskReport)> =
             self.state.tasks().iter().filter_map(told).collect();
@@ -195,13 +199,18 @@ impl Cell {
 
     /// One step of the controllers, as commands only.
     pub fn decide(&mut self) -> Vec<Command> {
+        self.step().into_iter().map(|request| request.command).collect()
+    }
+
+    fn step(&mut self) -> Vec<Request> {
         self.controllers.step(&self.state, Time(self.now), &self.settings)
     }
 
     /// One step of the controllers, applied and answered.
     pub fn control(&mut self) -> Vec<(Command, Verdict)> {
-        let commands = self.decide();
-        let verdicts = self.apply_all(&commands);
+        let requests = self.step();
+        let commands: Vec<Command> = requests.iter().map(|r| r.command.clone()).collect();
+        let verdicts = self.apply_requests(requests);
         self.controllers.answered(&verdicts);
         commands.into_iter().zip(verdicts).collect()
     }

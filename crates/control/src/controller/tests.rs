@@ -5,6 +5,7 @@ use super::testing::{Cell, all, job, key, machine, name};
 use super::*;
 use cellwright_cell::command::{Done, EvictCause};
 use cellwright_cell::disruption::DisruptionLimit;
+use cellwright_cell::ephemeral;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::Token;
@@ -141,7 +142,7 @@ fn drains_empty_their_machines_in_turn_and_within_budgets() {
     let first = cell.control();
     let from = |(command, _): &(Command, Verdict)| match command {
         Command::Evict { task, cause: EvictCause::Drain, .. } => {
-            cell.state.tasks().get(*task).unwrap().machine
+            cell.state.tasks().get(*task).unwrap().machine()
         }
         other => panic!("{other:?}"),
     };
@@ -220,7 +221,7 @@ fn drained_alloc(inner: JobSpec) -> Cell {
     cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
     cell.settle();
     assert_eq!((cell.down("set"), cell.down("jfoo")), (0, 0));
-    let together = (0..4).all(|index| cell.task("jfoo", index).machine == Some(MachineId(0)));
+    let together = (0..4).all(|index| cell.task("jfoo", index).machine() == Some(MachineId(0)));
     assert!(together, "all four are in the first alloc");
     cell.ok(drain(0));
     cell
@@ -332,7 +333,7 @@ fn tick() -> Command {
         "name": "tick", "schedule": "*/10 * * * *", "job": job("tick", 1), "missed": "run_once",
     });
     let spec = serde_json::from_value(spec).unwrap();
-    Command::SetCron { owner: name("ubar"), spec, expect: None }
+    cellwright_cell::cron::Command::Set { owner: name("ubar"), spec, expect: None }.into()
 }
 
 #[test]
@@ -344,7 +345,8 @@ fn a_slot_fires_once_over_any_number_of_leaders() {
     cell.now = 70 * MINUTE;
     let before = cell.decide();
     let slot = Time(70 * MINUTE);
-    assert_eq!(before, [Command::FireCron { cron: key("tick"), slot }]);
+    let fire = cellwright_cell::cron::Command::Fire { cron: key("tick"), slot };
+    assert_eq!(before, [Command::from(fire)]);
     // Another leader sees the same state and decides the same; the log takes both.
     cell.controllers = Controllers::default();
     let after = cell.decide();
@@ -366,7 +368,8 @@ fn expiry_is_asked_for_when_something_is_due() {
     let (namespace, name) = (token("n"), token("r"));
     let lease = Span(9_000);
     cell.now = 999;
-    cell.ok(Command::SetResource { namespace, name, lease, changes: Vec::new() });
+    let changes = Vec::new();
+    cell.ok(ephemeral::Command::Set { namespace, name, lease, changes }.into());
     assert_eq!(cell.decide(), []);
     cell.now = 9_998;
     assert_eq!(cell.control(), []);

@@ -10,7 +10,7 @@
 
 use super::sweep::Sweep;
 use super::{Controller, Draft, Look};
-use cellwright_cell::command::Command;
+use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::{Job, Update};
 use cellwright_cell::name::JobKey;
@@ -25,8 +25,8 @@ pub struct RollingUpdate {
 }
 
 impl Controller for RollingUpdate {
-    fn name(&self) -> &'static str {
-        "update"
+    fn name(&self) -> ControllerName {
+        ControllerName::Update
     }
 
     fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {

@@ -28,7 +28,8 @@ fn a_mistake_is_shown_where_it_is() {
     check(
         "select e.x from job_events e",
         "no such column: e.x\n  select e.x from job_events e\n         ^\n\
-         columns of job_events: time, day, log_index, position, user, job, event, reason, detail",
+         columns of job_events: time, day, log_index, position, user, job, event, reason, detail, \
+         actor",
     );
     check(
         "select user\nfrom task_events\nwhere day == = 1",

@@ -194,6 +194,12 @@ impl Layout {
         self.unified.as_deref()
     }
 
+    /// Whether the unified hierarchy is beside v1 hierarchies that have all controllers there are,
+    /// so that it limits nobody.
+    pub(super) fn unified_only_counts(&self) -> bool {
+        !self.v1.is_empty() && self.unified_controllers.is_empty()
+    }
+
     /// v1 mounts, each once: controllers can share one.
     pub(super) fn v1_mounts(&self) -> Vec<&Path> {
         let mut mounts: Vec<&Path> = self.v1.values().chain(&self.others).map(|p| &**p).collect();
@@ -237,6 +243,7 @@ mod tests {
         assert_eq!(found.place(Controller::Io), Some(Place::V1(blkio)));
         assert_eq!(found.place(Controller::Pids), None);
         assert_eq!(found.v1_mounts().len(), 4);
+        assert!(found.unified_only_counts());
         assert_eq!(found.mounts().len(), 5);
         let missing = found.need(Controller::Pids).unwrap_err().to_string();
         assert_eq!(missing, "this machine has no pids controller for control groups");
@@ -249,12 +256,14 @@ mod tests {
         assert_eq!(found.place(Controller::Pids), Some(Place::V2(unified)));
         let memory = Path::new("/sys/fs/cgroup/memory");
         assert_eq!(found.place(Controller::Memory), Some(Place::V1(memory)));
+        assert!(!found.unified_only_counts());
     }
 
     #[test]
     fn v2_and_v1_alone_and_nothing() {
         let found = layout(V2, "cpuset cpu io memory hugetlb pids rdma misc").unwrap();
         assert_eq!(found.kind(), LayoutKind::V2);
+        assert!(!found.unified_only_counts());
         let root = Path::new("/sys/fs/cgroup");
         let there = [Controller::Cpu, Controller::CpuAccount, Controller::Memory, Controller::Io];
         for controller in there {

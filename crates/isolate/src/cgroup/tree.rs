@@ -104,19 +104,18 @@ impl Group {
     /// When the kernel refuses, mostly for want of permission.
     pub fn create(&self) -> Result<(), Error> {
         for mount in self.layout.v1_mounts() {
-            let is_cpuset = Some(mount) == self.layout.v1_mount(Controller::Cpuset);
-            for step in self.path.lineage() {
-                let directory = step.below(mount);
-                make(&directory)?;
-                if is_cpuset {
-                    v1::inherit_cpuset(&directory)?;
-                }
-                if Some(mount) == self.layout.v1_mount(Controller::Memory) {
-                    v1::count_those_inside(&directory)?;
+            // Those around it are there, but for the first time and after somebody removed them.
+            if !self.make_v1(mount, &self.path)? {
+                for step in self.path.lineage() {
+                    make(&step.below(mount))?;
+                    self.make_v1(mount, &step)?;
                 }
             }
         }
         let Some(unified) = self.layout.unified() else { return Ok(()) };
+        if self.layout.unified_only_counts() && make_if_inside(&self.path.below(unified))? {
+            return Ok(());
+        }
         let mut around = unified.to_owned();
         for step in self.path.lineage() {
             v2::pass_on(&around, &PASSED_ON)?;
@@ -124,6 +123,21 @@ impl Group {
             make(&around)?;
         }
         Ok(())
+    }
+
+    /// Makes the group of this path in a v1 hierarchy. False when there is none around it.
+    fn make_v1(&self, mount: &Path, path: &GroupPath) -> Result<bool, Error> {
+        let directory = path.below(mount);
+        if !make_if_inside(&directory)? {
+            return Ok(false);
+        }
+        if Some(mount) == self.layout.v1_mount(Controller::Cpuset) {
+            v1::inherit_cpuset(&directory)?;
+        }
+        if Some(mount) == self.layout.v1_mount(Controller::Memory) {
+            v1::count_those_inside(&directory)?;
+        }
+        Ok(true)
     }
 
     /// Makes a group inside this one for some of its own processes: it has no limits but those
@@ -405,6 +419,10 @@ impl Group {
         self.directories().iter().try_for_each(|directory| remove(directory))
     }
 
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     pub(super) fn directories(&self) -> Vec<PathBuf> {
         self.layout.mounts().into_iter().map(|mount| self.path.below(mount)).collect()
     }
@@ -423,6 +441,15 @@ impl Group {
         let Some(unified) = self.unified() else { return Ok(None) };
         let text = read(&unified.join("cgroup.events"))?;
         Ok(Some(text.lines().any(|line| line == "populated 1")))
+    }
+}
+
+/// False when the directory around it is not there.
+fn make_if_inside(directory: &Path) -> Result<bool, Error> {
+    match fs::create_dir(directory) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(_) => make(directory).map(|()| true),
     }
 }
 

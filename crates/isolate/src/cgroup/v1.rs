@@ -69,7 +69,12 @@ pub fn inherit_cpuset(group: &Path) -> Result<(), Error> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let own = group.join(name);
         if read(&own)?.trim().is_empty() {
-            write(&own, read(&parent.join(name))?.trim())?;
+            let around = parent.join(name);
+            // One that a crash left half made. That of the machine has all there are.
+            if read(&around)?.trim().is_empty() {
+                inherit_cpuset(parent)?;
+            }
+            write(&own, read(&around)?.trim())?;
         }
     }
     Ok(())

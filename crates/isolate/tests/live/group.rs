@@ -65,6 +65,44 @@ fn a_killed_group_is_empty_even_of_those_who_left_their_session() {
     assert!(!outer.exists() && !tree.base().exists());
 }
 
+/// Hierarchies in which a process is elsewhere than in the group, as the kernel names them.
+fn outside(pid: u32, group: &Group) -> Vec<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let inside = format!(":/{}", group.path());
+    text.lines().filter(|line| !line.ends_with(&inside)).map(str::to_owned).collect()
+}
+
+#[test]
+fn who_enters_by_itself_is_held_at_once_and_counted_everywhere_after() {
+    let Some(tree) = tree("enter") else { return };
+    let group = tree.group("outer").unwrap().child("inner").unwrap();
+    group.create().unwrap();
+    let enter = |path: &std::path::PathBuf| format!("echo 0 > {} && ", path.display());
+    let enter: String = group.entrances().iter().map(enter).collect();
+    let script = format!("read go; {enter} true || exit; sleep 1000 & echo ready; exec sleep 1000");
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let mut shell = Shell { child, group: group.clone() };
+    group.add_to_rest(shell.child.id()).unwrap();
+    shell.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    assert_eq!(shell.hear(), "ready\n");
+    let members = group.processes().unwrap();
+    assert_eq!(members.len(), 2, "it and what it forked");
+    for pid in &members {
+        let outside = outside(*pid, &group);
+        // What only counts may come later.
+        assert!(outside.iter().all(|line| line.starts_with("0::")), "{outside:?}");
+    }
+    // Killed it would be as it is; counted are both, though only one is named.
+    group.count_members(shell.child.id()).unwrap();
+    assert!(members.iter().all(|pid| outside(*pid, &group).is_empty()));
+    group.kill(PATIENCE).unwrap();
+    assert!(group.processes().unwrap().is_empty());
+    drop(shell);
+    tree.base().remove().unwrap();
+}
+
 #[test]
 fn a_group_that_is_not_there_is_killed_and_removed_already() {
     let Some(tree) = tree("nothing") else { return };

@@ -23,8 +23,9 @@ const MINUTE: u64 = 60_000;
 const LINE_BYTES: u64 = 16;
 /// The verdict of lines that stand for many.
 const COUNTED: &str = "counted";
-/// Who has an allowance: users. The cell's own parts are few, and strangers are counted elsewhere.
-const USERS: &str = "user/";
+/// Who has an allowance: users, and the parts that run where tasks may break out. The cell's other
+/// parts are few, and strangers are counted elsewhere.
+const BOUNDED: [&str; 3] = ["user:", "agent:", "task:"];
 
 /// Allowances of all users.
 pub(super) struct Allowances {
@@ -78,7 +79,7 @@ impl Allowances {
     }
 
     fn one(&mut self, now: Time, line: Line) -> Option<Line> {
-        if !line.caller.starts_with(USERS) {
+        if !BOUNDED.iter().any(|kind| line.caller.starts_with(kind)) {
             return Some(line);
         }
         let (per_user, refill) = (self.per_user, self.refill);
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn whoever_floods_fills_its_own_allowance_and_what_is_rare_stands_there_all_the_same() {
-        let flood = || line("user/ann", "resize_job", "ann/web");
+        let flood = || line("user:ann", "resize_job", "ann/web");
         let per_user = 100 * bytes_of(&flood());
         let mut all = Allowances::new(per_user, Span::seconds(86_400));
         let mut written = 0;
@@ -150,16 +151,16 @@ mod tests {
         // The allowance, what comes back in ten minutes, and for each minute a few and two sums.
         assert!((100..=101 + 11 * 10).contains(&written), "{written} lines of 60000 requests");
         let now = Time(600_500);
-        let rare = line("user/ann", "add_token", "t1 for user/ann");
-        let of_others = line("user/ben", "stop_job", "ben/db");
+        let rare = line("user:ann", "add_token", "t1 for user/ann");
+        let of_others = line("user:ben", "stop_job", "ben/db");
         let of_the_cell = line("system", "use_join_token", "t2");
         let lines = vec![flood(), rare, of_others, of_the_cell];
         let told = shown(all.admit(now, lines));
         let expected = [
-            "user/ann resize_job 5992 in one minute counted",
-            "user/ann resize_job ann/web done",
-            "user/ann add_token t1 for user/ann done",
-            "user/ben stop_job ben/db done",
+            "user:ann resize_job 5992 in one minute counted",
+            "user:ann resize_job ann/web done",
+            "user:ann add_token t1 for user/ann done",
+            "user:ben stop_job ben/db done",
             "system use_join_token t2 done",
         ];
         assert_eq!(told, expected);
@@ -167,18 +168,18 @@ mod tests {
 
     #[test]
     fn an_allowance_comes_back_with_time_and_nobody_is_remembered_for_nothing() {
-        let one = || line("user/ann", "stop_job", "ann/web");
+        let one = || line("user:ann", "stop_job", "ann/web");
         let per_user = 10 * bytes_of(&one());
         let mut all = Allowances::new(per_user, Span::seconds(1000));
         let many = |count: usize| (0..count).map(|_| one()).collect::<Vec<_>>();
         assert_eq!(all.admit(Time(0), many(10)).len(), 10);
         let beyond = shown(all.admit(Time(1), many(20)));
         assert_eq!(beyond.len(), STILL as usize + 1);
-        assert_eq!(beyond.last().unwrap(), "user/ann stop_job from here on counted");
+        assert_eq!(beyond.last().unwrap(), "user:ann stop_job from here on counted");
         // Half of the time, half of it; after a sum.
         let later = shown(all.admit(Time(500_001), many(6)));
-        assert_eq!(later[0], "user/ann stop_job 12 in one minute counted");
-        assert_eq!(all.users["user/ann"].beyond["stop_job"], 1);
+        assert_eq!(later[0], "user:ann stop_job 12 in one minute counted");
+        assert_eq!(all.users["user:ann"].beyond["stop_job"], 1);
         assert_eq!(all.admit(Time(2_000_000), Vec::new()), []);
         assert!(all.users.is_empty());
     }

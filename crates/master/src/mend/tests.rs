@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::segments::Keep;
-use crate::segments::tests::Folder;
+use crate::testing::Folder;
 use cellwright_cell::time::Span;
 
 fn hole(after: u64, until: u64, is_damage: bool) -> Hole {

@@ -1,35 +1,9 @@
 //! Torn tails, duplicates, bounds, gaps, damage and its repair, on real files.
 
 use super::*;
-use cellwright_store::RealDisk;
+use crate::testing::Folder;
 use cellwright_store::frame::{HEAD, TAIL};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A folder of its own that goes away with the test.
-pub(crate) struct Folder(pub PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("cellwright-records-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        drop(std::fs::remove_dir_all(&path));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    pub(crate) fn disk(&self) -> Arc<dyn Disk> {
-        Arc::new(RealDisk::open(&self.0).unwrap())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
 
 const KEEP: Keep = Keep { segment_bytes: 200, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
 /// Everything in one segment.

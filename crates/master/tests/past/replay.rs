@@ -125,7 +125,7 @@ async fn an_older_checkpoint_reaches_further_back_and_one_of_another_past_is_ref
     let elsewhere = folder.0.join("elsewhere.ckpt");
     for number in 1..=position as u64 + 1 {
         let name = Name::new(&format!("u{number}")).unwrap();
-        let request = Request { by: Actor::System, id: None, command: Command::AddUser { name } };
+        let request = Request { by: Actor::Operator, id: None, command: Command::AddUser { name } };
         let entry = Entry { now: Time(number * 10), requests: vec![request] };
         before.state.apply(&entry, &mut Vec::new());
     }

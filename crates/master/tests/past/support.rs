@@ -93,7 +93,7 @@ impl Cell {
         let user = |name: String| Command::AddUser { name: Name::new(&name).unwrap() };
         let eve = Actor::User(Name::new("eve").unwrap());
         let requests = vec![
-            Request { by: Actor::System, id: None, command: user(format!("u{number}")) },
+            Request { by: Actor::Operator, id: None, command: user(format!("u{number}")) },
             Request { by: eve, id: None, command: user("mallory".into()) },
         ];
         let entry = Entry { now: Time(number * 10), requests };

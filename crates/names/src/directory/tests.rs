@@ -173,7 +173,7 @@ proptest! {
                     prop_assert_eq!((row.index, row.attempt), (*index, endpoint.attempt));
                     prop_assert_eq!(row.state, TaskState::Running);
                     prop_assert!(row.healthy);
-                    prop_assert_eq!(row.machine, Some(endpoint.machine));
+                    prop_assert_eq!(row.machine(), Some(endpoint.machine));
                     let owner = cell.state.job_key(row.job);
                     prop_assert_eq!(owner.as_ref(), Some(key));
                     let machine = cell.state.machines().get(endpoint.machine).unwrap();

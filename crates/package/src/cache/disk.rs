@@ -11,7 +11,7 @@ use crate::digest::PackageDigest;
 use crate::error::{PackageError, at};
 use crate::head::{Head, Parsed};
 use bytes::Bytes;
-use cellwright_api::secret::sha256;
+use cellwright_identity::secret::sha256;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use std::collections::BTreeMap;
 use std::fs::{self, File};

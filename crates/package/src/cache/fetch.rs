@@ -19,8 +19,8 @@ use crate::error::{PackageError, at, at_errno};
 use crate::head::{CHUNK_BYTES, Head, Parsed};
 use crate::unpack::{Limits, unpack};
 use bytes::Bytes;
-use cellwright_api::secret::sha256;
 use cellwright_api::types::PackageSource;
+use cellwright_identity::secret::sha256;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -368,15 +368,29 @@ impl Fetch {
     }
 }
 
+/// What is left free of a disk, and of its table of files, at most. A twentieth of a large disk
+/// would turn packages away while there is room for thousands of them.
+const BYTES_LEFT_FREE: u64 = 2 << 30;
+const FILES_LEFT_FREE: u64 = 200_000;
+
+/// What may be taken of `free`: all but a twentieth of `all`, or but `most` where that is less.
+fn beyond_reserve(free: u64, all: u64, most: u64) -> u64 {
+    free.saturating_sub(most.min(all / 20))
+}
+
 /// What may be unpacked beside `path`: no more than the cache holds, and of what the disk has free
-/// all but a twentieth of the disk. Others write there too, who must not fail for a package.
+/// all but a reserve. Others write there too, who must not fail for a package.
 fn within_room(settings: Settings, path: &Path) -> Result<Limits, PackageError> {
     let space = rustix::fs::statvfs(path).map_err(at_errno(path))?;
-    let left = |free: u64, all: u64| free.saturating_sub(all / 20);
-    let disk = left(space.f_bavail, space.f_blocks).saturating_mul(space.f_frsize);
+    let bytes_of = |blocks: u64| blocks.saturating_mul(space.f_frsize);
+    let disk = beyond_reserve(bytes_of(space.f_bavail), bytes_of(space.f_blocks), BYTES_LEFT_FREE);
     // Some file systems have no table of files that could run full, and say 0 of 0.
     let counted = space.f_files > 0;
-    let entries = if counted { left(space.f_favail, space.f_files) } else { u64::MAX };
+    let entries = if counted {
+        beyond_reserve(space.f_favail, space.f_files, FILES_LEFT_FREE)
+    } else {
+        u64::MAX
+    };
     let Limits { entries: most_entries, bytes, disk: most_disk } = settings.limits;
     let most_disk = most_disk.min(settings.most_bytes);
     Ok(Limits { entries: most_entries.min(entries), bytes, disk: most_disk.min(disk) })
@@ -445,3 +459,18 @@ impl Board {
 }
 
 const _: () = assert!(FIRST_BYTES <= CHUNK_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_disk_has_room_for_packages_until_little_is_free() {
+        const GIB: u64 = 1 << 30;
+        let room = |free, all| beyond_reserve(free, all, BYTES_LEFT_FREE);
+        assert_eq!(room(12 * GIB, 250 * GIB), 10 * GIB);
+        assert_eq!(room(2 * GIB, 250 * GIB), 0);
+        assert_eq!(room(3 * GIB, 20 * GIB), 2 * GIB);
+        assert_eq!(room(0, 20 * GIB), 0);
+    }
+}

@@ -5,7 +5,7 @@
 //! not started: that such an entry exists is said instead.
 
 use super::reference::{HUB, Reference};
-use cellwright_api::secret::Secret;
+use cellwright_identity::secret::Secret;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::io::Read;

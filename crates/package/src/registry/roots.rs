@@ -5,7 +5,7 @@
 //! would age with the program, and the authority a company adds to its machines would be missing.
 
 use super::error::Why;
-use cellwright_api::tls::{certificates, provider};
+use cellwright_identity::tls::{certificates, provider};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};

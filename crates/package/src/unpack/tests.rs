@@ -5,7 +5,7 @@ use super::*;
 use crate::build::build;
 use crate::head::plain_header;
 use crate::testing::{Folder, names, tree};
-use cellwright_api::secret::sha256;
+use cellwright_identity::secret::sha256;
 use proptest::prelude::*;
 use std::os::unix::fs::{MetadataExt, symlink};
 use tar::Header;

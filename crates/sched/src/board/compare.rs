@@ -39,6 +39,7 @@ impl Board {
             rows.map(|(id, a)| (*id, a.machine, a.set, a.room, sorted(&a.members))).collect()
         };
         equal(|| "allocs".into(), allocs(self), allocs(other))?;
+        equal(|| "rooms held elsewhere".into(), &self.reserved, &other.reserved)?;
         let sets = |board: &Board| -> Vec<_> {
             let sets = board.sets.iter().filter(|(_, list)| !list.is_empty());
             sets.map(|(id, list)| (*id, list.clone())).collect()
@@ -101,6 +102,7 @@ impl Board {
     fn same_task(&self, other: &Board, task: TaskId) -> Difference {
         let what = |part: &'static str| move || format!("task {}: {part}", task.0);
         equal(what("place"), self.place_of(task), other.place_of(task))?;
+        equal(what("room elsewhere"), self.reserved_of(task), other.reserved_of(task))?;
         if self.place_of(task).is_none() {
             return Ok(());
         }

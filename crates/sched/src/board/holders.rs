@@ -2,7 +2,7 @@
 //! what-if questions.
 
 use super::constraints::Demands;
-use super::machines::{NO_DOMAIN, NOBODY};
+use super::machines::{BANDS_BELOW_TOP, NO_DOMAIN, NOBODY};
 use super::rows::{AllocRow, DomainCounts, Held, Holding, JobRow, Place, TaskRow};
 use super::{Board, HeldFacts, JobFacts, PendingFacts, machines::Room};
 use crate::class::{AllocSet, ClassId, Request, SUMS, Siblings, charges};
@@ -114,6 +114,13 @@ impl Board {
         let members = self.allocs.get(&task).map(|row| row.members.clone()).unwrap_or_default();
         let members: Vec<(TaskId, TaskRow)> =
             members.into_iter().map(|m| (m, self.tasks[m.slot()].clone())).collect();
+        // And what others hold in it; what members hold elsewhere goes with them and comes back.
+        let elsewhere: Vec<(TaskId, Held)> = self
+            .reserved_in(task)
+            .into_iter()
+            .chain(members.iter().map(|(member, _)| *member))
+            .filter_map(|other| Some((other, self.reserved_of(other)?.clone())))
+            .collect();
         self.drop_task(task);
         let row = self.row_mut(task);
         row.job = facts.job;
@@ -124,11 +131,14 @@ impl Board {
         self.settle(task, held);
         for (member, row) in members {
             let held = row.place.to_held();
-            *self.row_mut(member) = TaskRow { place: Place::Gone, ..row };
+            *self.row_mut(member) = TaskRow { place: Place::Gone, reserved: None, ..row };
             if let Some(held) = held.filter(|h| h.machine == facts.machine) {
                 self.enter(member);
                 self.settle(member, held);
             }
+        }
+        for (other, held) in elsewhere {
+            self.reserve(other, held);
         }
     }
 
@@ -142,6 +152,10 @@ impl Board {
                 for member in self.members(task).to_vec() {
                     self.drop_task(member);
                 }
+                for other in self.reserved_in(task) {
+                    self.unreserve(other);
+                }
+                self.unreserve(task);
                 self.unsettle(task);
             }
         }
@@ -323,7 +337,10 @@ impl Board {
     }
 
     /// Takes all tasks of a machine out of the sums, leaving them in its lists; gives them back.
+    /// Those that hold room there without running there are taken out as well.
     pub(crate) fn uncount_all(&mut self, m: usize) -> Vec<TaskId> {
+        let elsewhere = self.reserved_on(MachineId(m as u32));
+        elsewhere.into_iter().for_each(|task| self.count_reserved(task, false));
         let mut all = self.machines.holders[m].clone();
         for holder in self.machines.holders[m].clone() {
             all.extend_from_slice(self.members(holder));
@@ -342,41 +359,46 @@ impl Board {
 
     fn count(&mut self, task: TaskId, add: bool) {
         let place = std::mem::take(&mut self.tasks[task.slot()].place);
-        if let Some(machine) = place.machine() {
-            let row = &self.tasks[task.slot()];
-            let (job, class) = (row.job, row.class);
-            let m = machine.slot();
-            let request = &self.classes.get(class).request;
-            let amounts = charges(request.priority, request.limits, place.reservation());
-            let siblings = request.siblings;
-            let tasks = &mut self.machines.tasks[m];
-            *tasks = if add { *tasks + 1 } else { tasks.saturating_sub(1) };
-            match place.alloc() {
-                None => {
-                    shift(&mut self.machines.room[m], &amounts, add);
-                    let above = request.priority.band() as usize;
-                    for rooms in &mut self.machines.without_band[..above] {
-                        shift(&mut rooms[m], &amounts, add);
-                    }
-                }
-                Some(alloc) => {
-                    if let Some(row) = self.allocs.get_mut(&alloc) {
-                        shift(&mut row.room, &amounts, add);
-                    }
-                }
-            }
-            if place.alloc().is_none() && !request.named.is_empty() {
-                for (name, amount) in request.named.clone() {
-                    let used = &mut self.machines.named_entry(m, name).used;
-                    *used = step(*used, amount, add);
+        self.count_place(task, &place, false, add);
+        self.tasks[task.slot()].place = place;
+    }
+
+    /// What the task holds in this place. Nobody can preempt it where it `stays`.
+    pub(super) fn count_place(&mut self, task: TaskId, place: &Place, stays: bool, add: bool) {
+        let Some(machine) = place.machine() else { return };
+        let row = &self.tasks[task.slot()];
+        let (job, class) = (row.job, row.class);
+        let m = machine.slot();
+        let request = &self.classes.get(class).request;
+        let amounts = charges(request.priority, request.limits, place.reservation());
+        let siblings = request.siblings;
+        let tasks = &mut self.machines.tasks[m];
+        *tasks = if add { *tasks + 1 } else { tasks.saturating_sub(1) };
+        match place.alloc() {
+            None => {
+                shift(&mut self.machines.room[m], &amounts, add);
+                let band = request.priority.band() as usize;
+                let above = if stays { BANDS_BELOW_TOP } else { band };
+                for rooms in &mut self.machines.without_band[..above] {
+                    shift(&mut rooms[m], &amounts, add);
                 }
             }
-            self.count_extras(m, task, &place, add);
-            if let Some(siblings) = siblings {
-                self.count_domains(job, m, siblings.strict, add);
+            Some(alloc) => {
+                if let Some(row) = self.allocs.get_mut(&alloc) {
+                    shift(&mut row.room, &amounts, add);
+                }
             }
         }
-        self.tasks[task.slot()].place = place;
+        if place.alloc().is_none() && !request.named.is_empty() {
+            for (name, amount) in request.named.clone() {
+                let used = &mut self.machines.named_entry(m, name).used;
+                *used = step(*used, amount, add);
+            }
+        }
+        self.count_extras(m, task, place, add);
+        if let Some(siblings) = siblings {
+            self.count_domains(job, m, siblings.strict, add);
+        }
     }
 
     fn count_extras(&mut self, m: usize, task: TaskId, place: &Place, add: bool) {

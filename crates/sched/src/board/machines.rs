@@ -265,6 +265,9 @@ impl Board {
         for task in holders {
             self.count_in(task);
         }
+        for task in self.reserved_on(id) {
+            self.count_reserved(task, true);
+        }
         self.log.push(id.0);
     }
 
@@ -290,6 +293,9 @@ impl Board {
         }
         for task in self.machines.holders[m].clone() {
             self.drop_task(task);
+        }
+        for task in self.reserved_on(id) {
+            self.unreserve(task);
         }
         self.machines.status[m] = Status::Gone;
         self.machines.room[m] = Room::default();

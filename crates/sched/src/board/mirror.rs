@@ -3,7 +3,8 @@
 //! of an event cannot make the mirror drift. Rows that a pass wrote are read again as well: a plan
 //! that was refused has no events.
 
-use super::{Board, HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts, Written};
+use super::{Board, Held, HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts, Written};
+use cellwright_cell::components;
 use cellwright_cell::event::{Event, JobChange, What};
 use cellwright_cell::id::{JobId, MachineId, ResourceId, TaskId};
 use cellwright_cell::job::JobState;
@@ -44,16 +45,17 @@ impl Touched {
                 What::Machine { machine, .. } => {
                     touched.machines.insert(*machine);
                 }
-                What::Resource { resource, machine: Some(machine), .. } => {
-                    touched.capacities.insert((*resource, *machine));
-                }
                 // Capacity changes name their machine; what names none concerns leases and names.
-                What::Resource { machine: None, .. }
+                What::Component(components::Event::Ephemeral(event)) => {
+                    let at = event.machine.map(|machine| (event.resource, machine));
+                    touched.capacities.extend(at);
+                }
+                // Nothing else of components is on the board.
+                What::Component(_)
                 | What::JobRejected { .. }
                 | What::User { .. }
                 | What::LevelRaised { .. }
                 | What::BoundsChanged
-                | What::Cron { .. }
                 | What::Token { .. }
                 | What::Blob { .. } => {}
             }
@@ -80,7 +82,7 @@ impl Board {
             board.read_job(state, id);
         }
         // Allocs before those inside them.
-        let inside = |task: &Task| task.alloc.is_some();
+        let inside = |task: &Task| task.alloc().is_some();
         for (id, task) in state.tasks().iter().filter(|(_, t)| !inside(t)) {
             board.read_task(state, id, Some(task));
         }
@@ -119,12 +121,15 @@ impl Board {
         // What left frees its place before anybody else is put there.
         let left = |task: &TaskId| !state.tasks().get(*task).is_some_and(holds);
         touched.tasks.iter().copied().filter(left).for_each(|task| self.drop_task(task));
+        if !self.reserved.is_empty() {
+            touched.tasks.iter().for_each(|task| self.drop_old_reserved(state, *task));
+        }
         touched.machines.iter().for_each(|machine| self.read_machine(state, *machine));
         let others = |machine: &MachineId| !touched.machines.contains(machine);
         let capacities = touched.capacities.iter().filter(|(_, machine)| others(machine));
         capacities.for_each(|(resource, machine)| self.read_capacity(state, *resource, *machine));
         touched.jobs.iter().for_each(|job| self.read_job(state, *job));
-        let inside = |task: &TaskId| state.tasks().get(*task).is_some_and(|t| t.alloc.is_some());
+        let inside = |task: &TaskId| state.tasks().get(*task).is_some_and(|t| t.alloc().is_some());
         let (inner, outer): (Vec<TaskId>, Vec<TaskId>) =
             touched.tasks.into_iter().partition(inside);
         for task in outer.into_iter().chain(inner) {
@@ -165,7 +170,7 @@ impl Board {
             draining: row.draining,
             short: row.takes_only_prod(),
             retained_disk,
-            ephemeral: &row.ephemeral,
+            ephemeral: &state.ephemeral_on(id),
             packages: &packages,
         };
         self.put_machine(id, &facts);
@@ -174,9 +179,11 @@ impl Board {
     /// One capacity of a machine; the others, and who is there, stay as they are. A resource that
     /// is gone has no name any more, so its machine is read as a whole.
     fn read_capacity(&mut self, state: &State, resource: ResourceId, machine: MachineId) {
-        let name = state.resources().get(resource).map(|row| &row.name);
-        match (name, state.machines().get(machine)) {
-            (Some(name), Some(row)) => self.put_capacity(machine, name, row.named_capacity(name)),
+        match state.resources().get(resource).map(|row| &row.name) {
+            Some(name) if state.machines().get(machine).is_some() => {
+                let capacity = state.capacity_of(resource, machine).unwrap_or(0);
+                self.put_capacity(machine, name, capacity);
+            }
             _ => self.read_machine(state, machine),
         }
     }
@@ -198,10 +205,19 @@ impl Board {
         self.put_job(id, &facts);
     }
 
+    /// What the state no longer says is held elsewhere frees its place before others are put there.
+    fn drop_old_reserved(&mut self, state: &State, id: TaskId) {
+        if self.reserved_of(id).is_some()
+            && self.reserved_of(id) != state.tasks().get(id).and_then(reserved).as_ref()
+        {
+            self.unreserve(id);
+        }
+    }
+
     fn read_task(&mut self, state: &State, id: TaskId, row: Option<&Task>) {
         let job = row.and_then(|task| state.jobs().get(task.job));
         let (Some(task), Some(job)) = (row, job) else { return self.drop_task(id) };
-        if let (true, Some(machine)) = (holds(task), task.machine) {
+        if let (true, Some(hold)) = (holds(task), task.primary()) {
             let facts = HeldFacts {
                 job: task.job,
                 index: task.index,
@@ -213,13 +229,14 @@ impl Board {
                     TaskState::Running => Holding::Running,
                     _ => Holding::Restarting,
                 },
-                machine,
-                alloc: task.alloc,
+                machine: hold.machine,
+                alloc: hold.alloc,
                 reservation: task.reservation,
-                ports: task.ports(),
-                devices: task.devices(),
+                ports: hold.ports(),
+                devices: hold.devices(),
             };
-            return self.put_held(id, &facts);
+            self.put_held(id, &facts);
+            return self.put_reserved(id, reserved(task));
         }
         if task.state != TaskState::Pending || job.state != JobState::Active {
             return self.drop_task(id);
@@ -244,5 +261,17 @@ fn machine_tasks(state: &State) -> Option<u64> {
 }
 
 fn holds(task: &Task) -> bool {
-    task.state.holds_resources() && task.machine.is_some()
+    task.state.holds_resources() && task.machine().is_some()
+}
+
+/// What the task holds beside where it runs.
+fn reserved(task: &Task) -> Option<Held> {
+    let hold = task.holds.reserved().filter(|_| task.state.holds_resources())?;
+    Some(Held {
+        machine: hold.machine,
+        alloc: hold.alloc,
+        reservation: task.reservation,
+        ports: hold.ports().to_vec(),
+        devices: hold.devices().to_vec(),
+    })
 }

@@ -38,7 +38,7 @@ pub enum Holding {
     Restarting,
 }
 
-/// What a placed task holds.
+/// What a task holds in one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub machine: MachineId,
@@ -128,6 +128,8 @@ pub(crate) struct TaskRow {
     /// Disk that stays charged on its machine when it is evicted.
     pub leaves_disk: u64,
     pub place: Place,
+    /// Room it holds on another machine while it runs where it is. Nearly nobody has some.
+    pub reserved: Option<Box<Held>>,
 }
 
 impl Default for TaskRow {
@@ -141,6 +143,7 @@ impl Default for TaskRow {
             holding: Holding::Assigned,
             leaves_disk: 0,
             place: Place::Gone,
+            reserved: None,
         }
     }
 }
@@ -186,4 +189,6 @@ pub(crate) enum Undo {
     Vacate { task: TaskId, not_before: Time },
     /// The task was evicted: put it back.
     Occupy { task: TaskId, held: Held, holding: Holding, leaves_disk: u64 },
+    /// The task gave up room that it held elsewhere: hold it again.
+    Reserve { task: TaskId, held: Held },
 }

@@ -11,6 +11,7 @@ use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
+use std::collections::BTreeMap;
 
 /// What a pass does, with one step back.
 impl Board {
@@ -45,6 +46,7 @@ impl Board {
         if self.place_of(task).and_then(Place::machine).is_none() {
             return;
         }
+        self.give_up_reserved(task);
         let Some(held) = self.unsettle(task) else { return };
         self.leave(task);
         let TaskRow { job, holding, leaves_disk, .. } = self.tasks[task.slot()];
@@ -124,6 +126,7 @@ impl Board {
                 Undo::Occupy { task, held, holding, leaves_disk } => {
                     self.put_back(task, held, holding, leaves_disk);
                 }
+                Undo::Reserve { task, held } => self.reserve(task, held),
             }
         }
     }
@@ -145,8 +148,20 @@ impl Board {
     /// tasks that were inside it; says how many came back. Only while steps are recorded.
     pub(crate) fn spare(&mut self, victim: TaskId, takers: &[TaskId]) -> usize {
         let Some(journal) = self.journal.take() else { return 0 };
+        let leaves = |undo: &Undo| match undo {
+            Undo::Occupy { task, held, .. } => {
+                (*task == victim || held.alloc == Some(victim)).then_some(*task)
+            }
+            _ => None,
+        };
+        let back: Vec<TaskId> = journal.iter().filter_map(leaves).collect();
         let involved = |undo: &Undo| match undo {
-            Undo::Occupy { task, held, .. } => *task == victim || held.alloc == Some(victim),
+            Undo::Occupy { task, .. } => back.contains(task),
+            // What they held elsewhere, and what those who stay held in an alloc among them.
+            Undo::Reserve { task, held } => {
+                let stays = self.place_of(*task).is_some_and(|place| place.machine().is_some());
+                back.contains(task) || (stays && held.alloc == Some(victim))
+            }
             Undo::Vacate { .. } => false,
         };
         let (mine, others): (Vec<Undo>, Vec<Undo>) = journal.into_iter().partition(involved);
@@ -155,6 +170,7 @@ impl Board {
                 Undo::Occupy { task, held, leaves_disk, .. } => {
                     self.fits_back(*task, held, *leaves_disk, takers)
                 }
+                Undo::Reserve { task, held } => self.fits_back(*task, held, 0, takers),
                 Undo::Vacate { .. } => false,
             });
         if !fits {
@@ -162,24 +178,30 @@ impl Board {
             return 0;
         }
         self.journal = None;
-        let count = mine.len();
-        // Members were evicted before their alloc, so they come back after it.
+        // Members were evicted before their alloc, so they come back after it; what was held
+        // elsewhere was given up before.
         for undo in mine.into_iter().rev() {
-            if let Undo::Occupy { task, held, holding, leaves_disk } = undo {
-                self.put_back(task, held, holding, leaves_disk);
+            match undo {
+                Undo::Occupy { task, held, holding, leaves_disk } => {
+                    self.put_back(task, held, holding, leaves_disk);
+                }
+                Undo::Reserve { task, held } => self.reserve(task, held),
+                Undo::Vacate { .. } => {}
             }
         }
         self.journal = Some(others);
-        count
+        back.len()
     }
 
-    /// Whether the machine may hold as many tasks as these beside those that are there.
+    /// Whether machines may hold as many tasks as these beside those that are there.
     fn has_places_for(&self, back: &[Undo]) -> bool {
-        let machine = back.iter().find_map(|undo| match undo {
-            Undo::Occupy { held, .. } => Some(held.machine),
-            Undo::Vacate { .. } => None,
-        });
-        machine.is_none_or(|m| back.len() as u64 <= feasible::places(self, m.slot()))
+        let mut more: BTreeMap<MachineId, u64> = BTreeMap::new();
+        for undo in back {
+            if let Undo::Occupy { held, .. } | Undo::Reserve { held, .. } = undo {
+                *more.entry(held.machine).or_default() += 1;
+            }
+        }
+        more.into_iter().all(|(m, more)| more <= feasible::places(self, m.slot()))
     }
 
     /// Only what the takers ask for counts: an excess that was there before is nobody's fault.

@@ -13,7 +13,7 @@ fn available(board: &Board, class: &Class, m: usize, without: &[TaskId]) -> u32 
         [] => 0,
         gone => {
             let freed = |(port, task): &&(u16, TaskId)| {
-                ports.range.contains(*port) && is_gone(board, *task, gone)
+                ports.range.contains(*port) && is_gone(board, m, *task, gone)
             };
             ports.used.iter().filter(freed).count()
         }

@@ -14,7 +14,8 @@ pub(super) fn misfits(board: &Board, _: &Class, spot: &Spot<'_>, out: &mut Vec<M
 /// Those imagined gone have left, allocs with the tasks inside them.
 pub(crate) fn misfit(board: &Board, spot: &Spot<'_>) -> Option<Misfit> {
     let most = board.machine_tasks?;
-    let leaves = |task: &TaskId| 1 + board.members(*task).len() as u64;
+    let leaves =
+        |task: &TaskId| (1 + board.members(*task).len() + board.reserved_in(*task).len()) as u64;
     let left: u64 = spot.without.iter().map(leaves).sum();
     let held = board.machines.tasks.get(spot.machine.slot()).map_or(0, |held| u64::from(*held));
     (held.saturating_sub(left) >= most).then_some(Misfit::MachineFull { most })

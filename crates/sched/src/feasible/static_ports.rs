@@ -10,7 +10,7 @@ fn holder(board: &Board, m: usize, port: u16, without: &[TaskId]) -> Option<Task
     let used = &board.machines.ports[m].used;
     let from = used.partition_point(|(p, _)| *p < port);
     let mut holders = used[from..].iter().take_while(|(p, _)| *p == port).map(|(_, t)| *t);
-    holders.find(|task| !is_gone(board, *task, without))
+    holders.find(|task| !is_gone(board, m, *task, without))
 }
 
 pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {

@@ -4,7 +4,7 @@
 use super::Rows;
 use super::scene::Scene;
 use cellwright_cell::change::{self, Effect};
-use cellwright_cell::command::{Actor, Command};
+use cellwright_cell::command::{Actor, Command, ControllerName};
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::Job;
 use cellwright_cell::name::JobKey;
@@ -70,7 +70,7 @@ pub(super) fn roll(scene: &mut Scene, key: &JobKey, id: JobId, old: Option<&Rows
     let steps = behind.iter().take(MOST_STEPS);
     let commands =
         steps.map(|index| Command::StepUpdate { job: key.clone(), index: *index }).collect();
-    scene.apply(&Actor::System, commands);
+    scene.apply(&Actor::Controller(ControllerName::Update), commands);
     let untried = behind.get(MOST_STEPS..).unwrap_or_default();
     let Some(job) = scene.state.jobs().get(id) else { return Fates::default() };
     let mut fates = Fates::default();

@@ -32,16 +32,26 @@ impl Scene {
     /// All of them as one entry; the board follows.
     pub fn apply(&mut self, by: &Actor, commands: Vec<Command>) {
         let request = |command| Request { by: by.clone(), id: None, command };
-        let requests = commands.into_iter().map(request).collect();
+        self.follow(commands.into_iter().map(request).collect());
+    }
+
+    fn follow(&mut self, requests: Vec<Request>) {
         let mut events = Vec::new();
         self.state.apply(&Entry { now: self.state.now(), requests }, &mut events);
         self.board.sync(&self.state, &events);
     }
 
+    /// What the cell's own parts do.
+    fn play(&mut self, commands: Vec<Command>) {
+        let request = |command| Request::sent(command, &self.state);
+        let requests = commands.into_iter().map(request).collect();
+        self.follow(requests);
+    }
+
     /// What a pass planned becomes true. A group whose tasks may not start yet is refused and
     /// waits: it was placed on the board to see where, which is all that was asked.
     pub fn commit(&mut self, outcome: &Outcome) {
-        self.apply(&Actor::System, vec![Command::CommitPlan(outcome.plan.clone())]);
+        self.play(vec![Command::CommitPlan(outcome.plan.clone())]);
     }
 
     /// Their machines have seen these stopping tasks go.
@@ -49,7 +59,7 @@ impl Scene {
         let mut by_machine: BTreeMap<MachineId, Vec<TaskReport>> = BTreeMap::new();
         for task in tasks {
             let Some(row) = self.state.tasks().get(*task) else { continue };
-            let Some(machine) = row.machine else { continue };
+            let Some(machine) = row.machine() else { continue };
             let report = TaskReport { task: *task, attempt: row.attempt, what: Observed::Stopped };
             by_machine.entry(machine).or_default().push(report);
         }
@@ -58,6 +68,6 @@ impl Scene {
             Some(Command::TaskReports { machine, incarnation, reports })
         });
         let commands: Vec<Command> = commands.collect();
-        self.apply(&Actor::System, commands);
+        self.play(commands);
     }
 }

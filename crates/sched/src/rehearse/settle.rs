@@ -41,7 +41,7 @@ pub(super) fn settle(scene: &Scene, first: &[TaskId], solver: &Solver, seed: u64
         // What is inside an alloc goes before the alloc.
         leaving.sort_by_key(|task| {
             let row = scene.state.tasks().get(*task);
-            (row.is_some_and(|row| row.alloc.is_none()), *task)
+            (row.is_some_and(|row| row.alloc().is_none()), *task)
         });
         scene.see_gone(&leaving);
         let mine = |task: TaskId| known.contains(&task);
@@ -80,7 +80,7 @@ pub(super) fn describe(
             job: row.job,
             index: row.index,
             priority: before.spec_of(row)?.priority,
-            machine: names::machine(before, row.machine?),
+            machine: names::machine(before, row.machine()?),
             lands_on: lands_on.get(task).cloned(),
         })
     };

@@ -5,17 +5,19 @@
 pub mod hand;
 pub mod specs;
 
-use cellwright_cell::command::{Actor, Command, Done, Entry, EvictCause, Observed, Request};
+use cellwright_cell::command::{Command, Done, Entry, EvictCause, Observed, Request};
 use cellwright_cell::command::{ReservationChange, TaskReport, Verdict};
-use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
+use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
+use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::machine::{MachineStatus, ShortageReport};
 use cellwright_cell::name::{Name, Token};
-use cellwright_cell::plan::Plan;
+use cellwright_cell::plan::{Assignment, Plan};
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_cell::task::{ExitClass, TaskState};
+use cellwright_cell::spec::JobKind;
+use cellwright_cell::task::{ExitClass, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_cell::{Event, State};
 use cellwright_sched::{Board, Options, Outcome, Solver};
@@ -28,6 +30,8 @@ pub struct World {
     pub now: u64,
     /// Events the mirror has not seen yet, while it is kept in the dark.
     unseen: Option<Vec<Event>>,
+    /// Whether running tasks get room on other machines as well.
+    pub holds: bool,
     jobs: u32,
     machines: u32,
 }
@@ -43,6 +47,7 @@ impl World {
             draw: Draw(seed),
             now: 1,
             unseen: None,
+            holds: false,
             jobs: 0,
             machines: 0,
         };
@@ -85,7 +90,7 @@ impl World {
     /// Applies one command and lets the mirror follow.
     pub fn apply(&mut self, command: Command) -> Verdict {
         let mut events: Vec<Event> = Vec::new();
-        let request = Request { by: Actor::System, id: None, command };
+        let request = Request::sent(command, &self.state);
         let entry = Entry { now: Time(self.now), requests: vec![request] };
         let verdict = self.state.apply(&entry, &mut events).pop().unwrap();
         match &mut self.unseen {
@@ -159,7 +164,7 @@ impl World {
 
     fn report(&mut self, task: TaskId, what: Observed) {
         let row = self.state.tasks().get(task).unwrap().clone();
-        let Some(machine) = row.machine else { return };
+        let Some(machine) = row.machine() else { return };
         let incarnation = self.state.machines().get(machine).unwrap().incarnation;
         let reports = vec![TaskReport { task, attempt: row.attempt, what }];
         self.may(Command::TaskReports { machine, incarnation, reports });
@@ -176,6 +181,9 @@ impl World {
     /// Something happens to the cell.
     pub fn step(&mut self) {
         self.now += self.draw.below(2000);
+        if self.holds && self.draw.one_in(3) {
+            return self.hold_step();
+        }
         match self.draw.below(16) {
             0..=3 => (0..self.draw.below(4) + 1).for_each(|_| self.submit()),
             4 => self.report_some(|s| s == TaskState::Assigned, 1, Observed::Started),
@@ -194,6 +202,55 @@ impl World {
             14 => self.report_some(|s| s == TaskState::Running, 4, Observed::Unhealthy),
             _ => self.report_some(|s| s == TaskState::Assigned, 2, Observed::Started),
         }
+    }
+
+    /// Some of those who run get room elsewhere, or give it up.
+    fn hold_step(&mut self) {
+        for task in self.tasks_in(|s| s == TaskState::Running) {
+            let row = self.state.tasks().get(task).unwrap().clone();
+            match row.holds.reserved() {
+                Some(hold) if self.draw.one_in(4) => {
+                    let (attempt, machine) = (row.attempt, hold.machine);
+                    self.must(Command::ReleaseHold { task, attempt, machine });
+                }
+                None if self.draw.one_in(2) => self.reserve_hold(task, &row),
+                _ => {}
+            }
+        }
+    }
+
+    fn reserve_hold(&mut self, task: TaskId, row: &Task) {
+        let spec = self.state.spec_of(row).unwrap().clone();
+        let candidate = Candidate { task: row, spec: &spec };
+        let on = |(id, row): (TaskId, &Task)| Some((row.machine()?, Some(id)));
+        let places: Vec<(MachineId, Option<TaskId>)> = match spec.alloc_set {
+            None => self.state.machines().iter().map(|(id, _)| (id, None)).collect(),
+            Some(_) => self.state.tasks().iter().filter_map(on).collect(),
+        };
+        let fits = |(machine, alloc): &(MachineId, Option<TaskId>)| {
+            let flagged = self.state.machines().get(*machine).unwrap().over_committed;
+            !flagged
+                && row.holds.on(*machine).is_none()
+                && spec.kind == JobKind::Tasks
+                && fit::misfit(&self.state, &candidate, *machine, *alloc).is_none()
+        };
+        let places: Vec<(MachineId, Option<TaskId>)> = places.into_iter().filter(fits).collect();
+        if places.is_empty() {
+            return;
+        }
+        let (machine, alloc) = self.draw.pick(&places);
+        let place = self.state.machines().get(machine).unwrap();
+        let load = self.state.machine_load(machine).unwrap();
+        let ports = fit::choose_ports(&spec, place, load);
+        let devices = fit::choose_devices(&place.spec.devices, load, &spec.task.devices).unwrap();
+        let attempt = row.attempt;
+        let target = Assignment { task, attempt, machine, alloc, ports, devices };
+        self.must(Command::ReserveHold(target));
+    }
+
+    /// Rooms that tasks hold beside where they run.
+    pub fn held_elsewhere(&self) -> usize {
+        self.state.tasks().iter().filter(|(_, row)| row.holds.reserved().is_some()).count()
     }
 
     fn machine_step(&mut self) {
@@ -297,11 +354,12 @@ impl World {
                 changes.push((NodeChoice::Node(row.spec.name.clone()), change));
             }
         }
-        self.may(Command::SetResource {
+        let set = ephemeral::Command::Set {
             namespace: Token::new("app").unwrap(),
             name: Token::new("slot").unwrap(),
             lease: Span(50_000),
             changes,
-        });
+        };
+        self.may(set.into());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{Inside, job, key, machine, name};
 use cellwright_cell::command::{
-    Actor, Command, EvictCause, Observed, Request, ReservationChange, TaskReport,
+    Command, EvictCause, Observed, Request, ReservationChange, TaskReport,
 };
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::priority::Priority;
@@ -37,8 +37,7 @@ impl Draw {
 /// Requests of one entry; some of them nobody should have sent.
 pub fn requests(inside: &Inside, draw: &mut Draw) -> Vec<Request> {
     let count = 1 + draw.below(3);
-    let request = |command| Request { by: Actor::System, id: None, command };
-    (0..count).map(|_| request(command(inside, draw))).collect()
+    (0..count).map(|_| Request::sent(command(inside, draw), &inside.state)).collect()
 }
 
 fn command(inside: &Inside, draw: &mut Draw) -> Command {
@@ -86,7 +85,7 @@ fn report(
     let task = some_task(inside, draw, like);
     let row = inside.state.tasks().get(task);
     let attempt = row.map_or(0, |row| row.attempt);
-    let machine = row.and_then(|row| row.machine).unwrap_or(MachineId(0));
+    let machine = row.and_then(|row| row.machine()).unwrap_or(MachineId(0));
     let incarnation = inside.state.machines().get(machine).map_or(1, |row| row.incarnation);
     Command::TaskReports { machine, incarnation, reports: vec![TaskReport { task, attempt, what }] }
 }

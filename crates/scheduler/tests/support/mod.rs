@@ -7,7 +7,7 @@ pub mod life;
 use cellwright_api::internal::{
     LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
 };
-use cellwright_cell::command::{Actor, Command, Entry, Observed, Request, TaskReport, Verdict};
+use cellwright_cell::command::{Command, Entry, Observed, Request, TaskReport, Verdict};
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::encode;
 use cellwright_cell::event::{Event, TaskChange, What};
@@ -80,7 +80,7 @@ pub fn laned(text: &str, count: u32, lane: &str) -> JobSpec {
 
 pub fn settings(scheduler: &str, lane: &str) -> Settings {
     let seed = scheduler.bytes().fold(7, |sum, b| sum * 31 + u64::from(b));
-    Settings::new(scheduler, Lane::new(lane).unwrap(), seed)
+    Settings::new(name(scheduler), Lane::new(lane).unwrap(), seed)
 }
 
 /// What the master knows.
@@ -222,7 +222,7 @@ impl OneMaster {
     }
 
     pub fn command(&self, command: Command) -> Verdict {
-        let request = Request { by: Actor::System, id: None, command };
+        let request = Request::sent(command, &self.inside().state);
         self.apply(vec![request]).verdicts.pop().unwrap()
     }
 
@@ -240,7 +240,7 @@ impl OneMaster {
     pub fn report(&self, task: TaskId, what: Observed) {
         let row = self.inside().state.tasks().get(task).unwrap().clone();
         let reports = vec![TaskReport { task, attempt: row.attempt, what }];
-        let machine = row.machine.unwrap();
+        let machine = row.machine().unwrap();
         self.must(Command::TaskReports { machine, incarnation: 1, reports });
     }
 

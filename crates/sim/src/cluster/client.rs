@@ -9,7 +9,7 @@ use super::planted::{Panics, Planted};
 use super::world::{Bugs, machine_spec};
 use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::command::{Command, RequestId};
-use cellwright_cell::ephemeral::{CapacityChange, NodeChoice};
+use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::ResourceName;
@@ -56,8 +56,7 @@ fn token(text: &str) -> Token {
 pub fn counter(state: &State) -> u64 {
     let name = ResourceName { namespace: Some(token("sim")), name: token("counter") };
     let first = state.machine_named(&machine_spec(0).name);
-    let row = first.and_then(|id| state.machines().get(id));
-    row.map_or(0, |machine| machine.named_capacity(&name))
+    first.map_or(0, |machine| state.named_capacity(machine, &name))
 }
 
 pub struct Client {
@@ -153,14 +152,14 @@ impl Client {
     }
 
     async fn add(&self, sequence: u64, replica: &mut NodeId) {
-        let command = Command::SetResource {
+        let command = ephemeral::Command::Set {
             namespace: token("sim"),
             name: token("counter"),
             lease: MAX_SPAN,
             changes: vec![(NodeChoice::Node(machine_spec(0).name), CapacityChange::Add(1))],
         };
         self.ledger().perhaps_added += 1;
-        let done = self.request(sequence * 2, command, replica).await;
+        let done = self.request(sequence * 2, command.into(), replica).await;
         let mut ledger = self.ledger();
         ledger.perhaps_added -= 1;
         if done.is_some() {
@@ -174,13 +173,13 @@ impl Client {
             false => LEASE,
             true => self.lease_by_clock(replica).await,
         };
-        let command = Command::SetResource {
+        let command = ephemeral::Command::Set {
             namespace: token(LEASED),
             name: token(&format!("r{}-{sequence}", self.place)),
             lease,
             changes: Vec::new(),
         };
-        if self.request(sequence * 2, command, replica).await.is_none() {
+        if self.request(sequence * 2, command.into(), replica).await.is_none() {
             self.ledger().fail(format!("a lease of {} ms was refused", LEASE.0));
         }
     }
@@ -219,7 +218,7 @@ impl Client {
         loop {
             let id = RequestId { client: self.place, sequence };
             let sent = command.clone();
-            let caller = Caller::System("sim".into());
+            let caller = Caller::Operator;
             let work = |master: Handle| async move { master.submit(&caller, Some(id), sent).await };
             let answer = self.net.ask(self.place, *replica, work).await;
             if self.bugs.acks_early {

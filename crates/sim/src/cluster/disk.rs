@@ -1,6 +1,7 @@
 //! A disk that behaves as badly as real ones may: what was not synced is lost at a power cut, or
 //! half of it stays, a file whose folder was not synced vanishes, operations take time, space runs
-//! out. Everything is drawn from the run's seed.
+//! out. A job that is under way when its process ends is done in part or not at all: it may have
+//! written, and it has flushed nothing. Everything is drawn from the run's seed.
 
 use cellwright_store::{Disk, DiskFuture};
 use cellwright_supervise::lock;
@@ -21,7 +22,6 @@ struct File {
     linked: bool,
 }
 
-#[derive(Debug)]
 struct Platters {
     files: BTreeMap<String, File>,
     /// Handles of an earlier life find the disk gone.
@@ -36,7 +36,14 @@ struct Platters {
     syncs: u64,
     /// Files that tell what was applied may be wrong.
     is_damaged: bool,
+    /// Jobs of this life that are under way.
+    jobs: Vec<Arc<Job>>,
+    /// The process is ending: what is under way may write and flushes nothing.
+    is_ending: bool,
 }
+
+/// Work that the disk was given; taken by whoever carries it out.
+type Job = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
 /// Known bugs that a test plants to see them caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +86,8 @@ impl VirtualDisk {
             bugs,
             syncs: 0,
             is_damaged: false,
+            jobs: Vec::new(),
+            is_ending: false,
         })))
     }
 
@@ -90,11 +99,32 @@ impl VirtualDisk {
 
     /// The process is killed: what the system has taken stays, the hold is over.
     pub fn kill(&self) {
+        self.end_jobs();
         self.lock().life += 1;
+    }
+
+    /// Carries some of the jobs that are under way out as far as their first flush; the others are
+    /// never heard of again.
+    fn end_jobs(&self) {
+        let (jobs, half_done) = {
+            let mut platters = self.lock();
+            platters.is_ending = true;
+            let jobs = std::mem::take(&mut platters.jobs);
+            let half_done: Vec<bool> = jobs.iter().map(|_| platters.rng.random_bool(0.5)).collect();
+            (jobs, half_done)
+        };
+        for (job, is_half_done) in jobs.into_iter().zip(half_done) {
+            let work = lock(&job).take();
+            if let Some(work) = work.filter(|_| is_half_done) {
+                work();
+            }
+        }
+        self.lock().is_ending = false;
     }
 
     /// The power fails: only what was synced is sure to stay.
     pub fn cut_power(&self) {
+        self.end_jobs();
         let mut platters = self.lock();
         let Platters { files, life, rng, bugs, .. } = &mut *platters;
         *life += 1;
@@ -210,6 +240,14 @@ impl DiskHold {
         }
         work(&mut platters)
     }
+
+    /// The same for what is durable when it returns.
+    fn with_sync<T>(&self, work: impl FnOnce(&mut Platters) -> io::Result<T>) -> io::Result<T> {
+        self.with(|platters| match platters.is_ending {
+            true => Err(io::Error::other("the process has ended")),
+            false => work(platters),
+        })
+    }
 }
 
 /// Where the records of a segment of the log end, its header among them.
@@ -280,7 +318,7 @@ impl Disk for DiskHold {
     }
 
     fn sync(&self, path: &str) -> io::Result<()> {
-        self.with(|platters| {
+        self.with_sync(|platters| {
             platters.syncs += 1;
             let lies = platters.bugs.skips_sync;
             let file = platters.files.get_mut(path).ok_or_else(|| missing(path))?;
@@ -301,7 +339,7 @@ impl Disk for DiskHold {
     }
 
     fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.with(|platters| {
+        self.with_sync(|platters| {
             if platters.full {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -312,12 +350,14 @@ impl Disk for DiskHold {
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        self.with(|platters| platters.files.remove(path).map(|_| ()).ok_or_else(|| missing(path)))
+        self.with_sync(|platters| {
+            platters.files.remove(path).map(|_| ()).ok_or_else(|| missing(path))
+        })
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let prefix = format!("{dir}/");
-        self.with(|platters| {
+        self.with_sync(|platters| {
             let inside = platters.files.iter_mut().filter(|(path, _)| path.starts_with(&prefix));
             inside.for_each(|(_, file)| file.linked = true);
             Ok(())
@@ -332,9 +372,17 @@ impl Disk for DiskHold {
         let mut platters = self.disk.lock();
         let most = platters.slowness * 1000;
         let micros = platters.rng.random_range(most / 10..=most);
+        let job: Arc<Job> = Arc::new(Mutex::new(Some(work)));
+        if platters.life == self.life {
+            platters.jobs.retain(|job| lock(job).is_some());
+            platters.jobs.push(job.clone());
+        }
         Box::pin(async move {
             tokio::time::sleep(Duration::from_micros(micros)).await;
-            work();
+            let work = lock(&job).take();
+            if let Some(work) = work {
+                work();
+            }
         })
     }
 }

@@ -4,7 +4,7 @@
 use super::disk::PLENTY;
 use super::world::Cluster;
 use rand::Rng;
-use rand::seq::IndexedRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand_chacha::ChaCha8Rng;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ pub enum Fault {
     KillMaster,
     CutPower,
     CutPowerOfAll,
+    /// The leader loses its power while it flushes what some followers have flushed already, and
+    /// comes back among those that have not seen it.
+    LoseUnflushed,
     LoseMaster,
     TurnOn,
     CutOff {
@@ -60,10 +63,11 @@ pub enum Fault {
 const MINUTE: i64 = 60_000;
 const JUMPS: [i64; 4] = [10 * MINUTE, -10 * MINUTE, 60 * MINUTE, -60 * MINUTE];
 
-const MENU: [(Fault, u32); 31] = [
+const MENU: [(Fault, u32); 32] = [
     (Fault::KillMaster, 4),
     (Fault::CutPower, 4),
     (Fault::CutPowerOfAll, 1),
+    (Fault::LoseUnflushed, 3),
     (Fault::LoseMaster, 1),
     (Fault::TurnOn, 8),
     (Fault::CutOff { both: true }, 2),
@@ -180,11 +184,35 @@ async fn strike_more(
 ) -> Result<(), String> {
     match fault {
         Fault::KillDuringChange => kill_during_change(cluster, any, rng).await,
+        Fault::LoseUnflushed => lose_unflushed(cluster, rng).await?,
         Fault::CutLog => cluster.cut_log(any, rng).await?,
         Fault::ManyWatches => cluster.open_many_watches().await?,
         _ => strike_clocks_and_data(cluster, fault, any, rng).await,
     }
     Ok(())
+}
+
+/// A majority forms without those that hold what the leader had sent and not flushed.
+async fn lose_unflushed(cluster: &mut Cluster, rng: &mut ChaCha8Rng) -> Result<(), String> {
+    let Some((leader, _)) = cluster.leader() else { return Ok(()) };
+    let mut others: Vec<u64> = (1..=cluster.shape.masters).filter(|id| *id != leader).collect();
+    others.shuffle(rng);
+    let (sent, unsent) = others.split_at(others.len() / 2);
+    cluster.net.cut(unsent, &[sent, &[leader]].concat(), true);
+    if let Some(disk) = cluster.disk(leader) {
+        disk.set_slowness(rng.random_range(100..1000));
+    }
+    tokio::time::sleep(Duration::from_millis(rng.random_range(20..400))).await;
+    cluster.turn_off(leader, true).await;
+    for id in sent {
+        cluster.turn_off(*id, rng.random_bool(0.5)).await;
+    }
+    if let Some(disk) = cluster.disk(leader) {
+        disk.set_slowness(1);
+    }
+    cluster.net.heal();
+    tokio::time::sleep(Duration::from_millis(rng.random_range(0..500))).await;
+    cluster.turn_on(leader).await.map_err(|error| format!("replica {leader}: {error}"))
 }
 
 /// Members change, and somebody dies of something else meanwhile.

@@ -207,7 +207,7 @@ async fn found(cluster: &Cluster, checker: &mut Checker) -> Result<(), Broken> {
         tokio::time::sleep(LOOK).await;
         checker.step(cluster).await?;
         let Some((_, leader)) = cluster.leader() else { continue };
-        let caller = Caller::System("sim".into());
+        let caller = Caller::Operator;
         let known = leader.read().state.machines().iter().count();
         let all = usize::try_from(cluster.shape.machines).unwrap_or(0);
         let user = client::user();
@@ -240,7 +240,7 @@ async fn make_room(cluster: &Cluster) -> Result<(), Broken> {
             .filter_map(|(id, _)| view.state.job_key(id))
             .map(|job| (None, Command::StopJob { job, expect: None }))
             .collect();
-        let caller = Caller::System("sim".into());
+        let caller = Caller::Operator;
         if stops.is_empty() {
             still += 1;
         } else {

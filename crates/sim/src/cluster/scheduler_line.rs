@@ -8,7 +8,7 @@ use super::world::Known;
 use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
 use cellwright_control::input::Unavailable;
-use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::handle::Handle;
 use cellwright_scheduler::{LinkError, MasterLink};
 use cellwright_supervise::lock;
 use std::sync::{Arc, Mutex};
@@ -71,7 +71,8 @@ impl MasterLink for SchedulerLine {
     }
 
     async fn propose(&self, proposal: Proposal) -> Result<ProposalAnswer, LinkError> {
-        let caller = Caller::Scheduler("sim".into());
+        let by = proposal.requests.first().map(|request| request.by.clone());
+        let Some(caller) = by else { return Ok(ProposalAnswer { index: 0, verdicts: vec![] }) };
         self.ask(|master| async move { master.propose_as(&caller, proposal).await }).await
     }
 

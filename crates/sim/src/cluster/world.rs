@@ -14,13 +14,14 @@ use crate::agent::witness::Witness;
 use crate::agent::{AgentBugs, Pace, Ran, Settings as AgentSettings, VirtualAgent};
 use cellwright_api::masters::{KnownMasters, Masters, Round};
 use cellwright_cell::machine::MachineSpec;
+use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_master::handle::Handle;
 use cellwright_master::master::{Master, World as Around};
 use cellwright_master::replicated::CellMachine;
 use cellwright_master::settings::Settings;
 use cellwright_scheduler::{Lane, Scheduler};
-use cellwright_store::{Machine, NodeId, OpenError, Peer, Role};
+use cellwright_store::{Machine, NodeId, OpenError, Peer, Role, StoreBugs};
 use cellwright_supervise::{Supervisor, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,7 @@ pub struct Bugs {
     pub agent: AgentBugs,
     pub net: NetBugs,
     pub flow: FlowBugs,
+    pub store: StoreBugs,
     /// Replica 1 applies something else than the others.
     pub differs: bool,
     /// Clients call a request acknowledged when it was sent.
@@ -230,6 +232,7 @@ impl Cluster {
             segment_bytes: 4096,
             on_fatal: Arc::new(move |_| failed.store(true, Ordering::SeqCst)),
             supervisor: self.flaws.replica_supervisor(format!("replica {id}"), node.failed.clone()),
+            bugs: self.bugs.store,
             ..cellwright_store::Settings::default()
         };
         let around = Around {
@@ -252,6 +255,7 @@ impl Cluster {
         let Some(master) = node.master.take() else { return };
         self.net.unplug(id);
         self.watches.lose(id);
+        // A job that the disk was given may be done in part.
         if power {
             node.disk.cut_power();
         } else {
@@ -397,8 +401,9 @@ impl Cluster {
             clocks,
             planted: self.planted(),
         };
-        let Ok(lane) = Lane::new("") else { return };
-        let mut settings = cellwright_scheduler::Settings::new(&format!("s{number}"), lane, number);
+        let named = (Name::new(&format!("s{number}")), Lane::new(""));
+        let (Ok(name), Ok(lane)) = named else { return };
+        let mut settings = cellwright_scheduler::Settings::new(name, lane, number);
         settings.poll = Span(1000);
         settings.patience = Span(1000);
         settings.retry_max = Span(500);

@@ -26,7 +26,7 @@ impl serde::Serialize for PlacementHash {
 pub fn placement_hash(state: &State) -> PlacementHash {
     let mut sum = 0_u64;
     for (id, task) in state.tasks().iter().filter(|(_, task)| task.state.holds_resources()) {
-        let Some(machine) = task.machine.and_then(|m| state.machines().get(m)) else { continue };
+        let Some(machine) = task.machine().and_then(|m| state.machines().get(m)) else { continue };
         // Names have no blanks, so a pair has one spelling.
         let pair = format!("{} {}", state.task_name(id), machine.spec.name);
         sum = sum.wrapping_add(xxh3_64(pair.as_bytes()));

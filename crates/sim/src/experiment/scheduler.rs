@@ -2,7 +2,7 @@
 //! through `apply`, which looks at every placement again.
 
 use super::measure::{process_cpu, timed};
-use cellwright_cell::command::{Actor, Command, Done, Entry, Request};
+use cellwright_cell::command::{Command, Done, Entry, Request};
 use cellwright_cell::plan::{Group, Plan};
 use cellwright_cell::reason::Refusal;
 use cellwright_cell::{Event, State};
@@ -84,7 +84,7 @@ pub struct PlanRefused {
 /// # Errors
 /// When any of its groups was refused.
 pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRefused> {
-    let request = Request { by: Actor::System, id: None, command: Command::CommitPlan(plan) };
+    let request = Request::sent(Command::CommitPlan(plan), state);
     let entry = Entry { now: state.now(), requests: vec![request] };
     let mut events = Vec::new();
     let verdict = state.apply(&entry, &mut events).into_iter().next();

@@ -45,31 +45,6 @@ async fn followers_flush_many_entries_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_applied_answered_or_sent_before_the_flush() {
-    let cell = Cell::start(3, Settings::default()).await;
-    cell.add(1).await;
-    cell.settle().await;
-    let leader = cell.leader().await;
-    let id = leader.status().id;
-    let last = leader.status().last_log;
-    cell.disks[&id].stall(true);
-    let write = leader.propose(payload(10));
-    tokio::pin!(write);
-    let wait = tokio::time::sleep(Duration::from_millis(150));
-    tokio::select! {
-        done = &mut write => panic!("answered before the flush: {done:?}"),
-        () = wait => {}
-    }
-    assert_eq!(cell.sums(id).total, 1);
-    for other in (1..=3).filter(|other| *other != id) {
-        assert_eq!(cell.replica(other).status().last_log, last, "replica {other} was sent it");
-    }
-    cell.disks[&id].stall(false);
-    assert_eq!(number(&write.await.unwrap().reply), 11);
-    cell.assert_all_equal().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_leader_with_a_stalled_disk_is_replaced() {
     let cell = Cell::start(3, Settings::default()).await;
     cell.add(1).await;

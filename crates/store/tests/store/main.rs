@@ -5,6 +5,7 @@
 
 mod cluster;
 mod damage;
+mod durability;
 mod elections;
 mod limits;
 mod strangers;

@@ -18,6 +18,29 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(SubmitJob),
     ),
+    with(
+        versioned(takes(
+            answers(
+                fails(
+                    change(
+                        O::ApplyJob,
+                        Method::Post,
+                        "/v1/apply",
+                        "jobs",
+                        "Make this job so: submit it if none of its name lives, open a rolling \
+                         update if it differs, leave it alone if it is so already. An update that \
+                         is complete is closed first. `expect` 0: none lives. While the job is \
+                         stopping, details name it as `stopping_job`: ask again when it is over.",
+                    ),
+                    ADMITTED,
+                ),
+                200,
+                json!(Applied),
+            ),
+            json!(SubmitJob),
+        )),
+        &[DRY_RUN],
+    ),
     fails(read(O::GetJob, JOB, "jobs", "One job.", json!(One<JobView>)), &[C::NoSuchJob]),
     versioned(takes(
         fails(

@@ -141,7 +141,7 @@ pub(super) const ROUTES: &[Route] = &[
                 "resources",
                 "Create, change or renew a resource on chosen nodes.",
             ),
-            &[C::ForeignNamespace, C::NoSuchMachine, C::TooFewNodes],
+            &[C::WrongActor, C::ForeignNamespace, C::NoSuchMachine, C::TooFewNodes],
         ),
         json!(SetResource),
     ),
@@ -164,6 +164,18 @@ pub(super) const ROUTES: &[Route] = &[
             json!(ClusterStatus),
         ),
         &[SUMMARY],
+    ),
+    of_kind(
+        read(
+            O::ListAlarms,
+            "/v1/alarms",
+            "cluster",
+            "What a person should look at: machines nobody hears, clocks that are apart, disks \
+             that are full or damaged, no leader. The leader knows of all of it, other replicas \
+             of themselves.",
+            json!(Alarms),
+        ),
+        Kind::Local,
     ),
     with(
         read(

@@ -80,6 +80,8 @@ impl Context<'_> {
         let take = |t: &mut Task| {
             t.version = version;
             t.reservation = reservation;
+            // What is held elsewhere is held for the spec it runs so far.
+            t.holds.release_reserved();
             if new_program {
                 t.crashed_on = Vec::new();
             }
@@ -87,13 +89,18 @@ impl Context<'_> {
                 life::forgive(t, leased);
             }
         };
-        let (true, Some(machine)) = (task.state.holds_resources(), task.machine) else {
+        let (true, Some(machine)) = (task.state.holds_resources(), task.machine()) else {
             return self.state.edit_task(id, take);
         };
-        let before = Held::at(self.state, machine, task.alloc);
+        let before = Held::at(self.state, machine, task.alloc());
         self.state.edit_task(id, take);
         if self.still_fits(id, &task, &old, &new, &before) {
             self.touched.push(machine);
+            if let Some(hold) = task.holds.reserved() {
+                self.touched.push(hold.machine);
+                let change = TaskChange::HoldReleased { machine: hold.machine };
+                self.task_event(id, change, Reason::NoLongerRuns);
+            }
             if !new.limits_of(task.index).within(old.limits_of(task.index)) {
                 self.wait_for_leaving(id, &task, machine);
             }
@@ -107,12 +114,14 @@ impl Context<'_> {
     /// it had been put there anew: it starts again when they are gone. An alloc does not start
     /// again; what is put into it waits instead.
     fn wait_for_leaving(&mut self, id: TaskId, task: &Task, machine: MachineId) {
-        let leaving = self.leaving(machine, task.alloc, &[]);
+        let leaving = self.leaving(machine, task.alloc(), &[]);
         if leaving.is_empty() {
             return;
         }
         self.state.edit_task(id, |t| {
-            let grant = Arc::make_mut(t.grant.get_or_insert_with(|| Arc::new(Grant::default())));
+            let Some(hold) = t.holds.primary_mut() else { return };
+            let grant = hold.grant.get_or_insert_with(|| Arc::new(Grant::default()));
+            let grant = Arc::make_mut(grant);
             let known = std::mem::take(&mut grant.waits_for);
             grant.waits_for = leaving;
             let missing = known.into_iter().filter(|v| !grant.waits_for.contains(v));
@@ -129,16 +138,16 @@ impl Context<'_> {
         new: &JobSpec,
         before: &Held,
     ) -> bool {
-        let Some(machine) = task.machine else { return false };
+        let Some(machine) = task.machine() else { return false };
         let Some(row) = self.state.machines.get(machine) else { return false };
-        let capacity = match task.alloc {
+        let capacity = match task.alloc() {
             None => row.spec.capacity,
             Some(alloc) => limits_now(self.state, alloc),
         };
-        let after = Held::at(self.state, machine, task.alloc);
+        let after = Held::at(self.state, machine, task.alloc());
         no_worse(before.prod_limits, after.prod_limits, capacity)
             && no_worse(before.reserved, after.reserved, capacity)
-            && named_no_worse(before, &after, row)
+            && named_no_worse(self.state, before, &after, machine)
             && (old.constraints == new.constraints || constraints_hold(new, row))
             && (old.task.isolation.volumes == new.task.isolation.volumes
                 || fit::not_lent(new, row).is_none())
@@ -194,8 +203,9 @@ fn no_worse(before: Resources, after: Resources, capacity: Resources) -> bool {
         .all(|dimension| after.get(dimension) <= capacity.get(dimension).max(before.get(dimension)))
 }
 
-fn named_no_worse(before: &Held, after: &Held, row: &Machine) -> bool {
-    after.named.iter().all(|(name, used)| *used <= row.named_capacity(name).max(before.named(name)))
+fn named_no_worse(state: &State, before: &Held, after: &Held, machine: MachineId) -> bool {
+    let capacity = |name| state.named_capacity(machine, name);
+    after.named.iter().all(|(name, used)| *used <= capacity(name).max(before.named(name)))
 }
 
 fn constraints_hold(spec: &JobSpec, row: &Machine) -> bool {

@@ -129,12 +129,16 @@ fn misnamed(rows: &Rows, numbers: &Numbers) -> Option<TextError> {
 /// What of a row's name stands in the row. Who owns it, and what job a task is of, stands in other
 /// rows: one that is renamed must not make all lines wrong that depend on it.
 fn own_part(table: TableName, name: &str) -> &str {
+    if table.is_labelled_by_others() {
+        return "";
+    }
     let own = name.rsplit_once('/').filter(|_| table.is_owned());
     own.map_or(name, |(_, own)| own)
 }
 
 macro_rules! found {
-    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty);)*) => {
+    ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
+        at $($place:ident).+;)*) => {
         #[derive(Default)]
         struct Found {
             $($field: Gathered<$row>,)*

@@ -109,9 +109,12 @@ fn lines_that_are_wrong_are_refused_by_field_and_what_is_allowed() {
     refused(&with(r#""healthy":"#, r#""health":"#), "missing field `healthy`");
     refused(
         &with(r#""alloc":null"#, r#""allocs":null"#),
-        "row.allocs: is not known here; allowed:",
+        "row.holds[0].allocs: is not known here; allowed:",
     );
-    refused(&with(r#""alloc":null,"#, ""), "row.alloc: is missing; allowed: null for none");
+    refused(
+        &with(r#""alloc":null,"#, ""),
+        "row.holds[0].alloc: is missing; allowed: null for none",
+    );
     refused(
         &with(r#""table":"machines","id":1"#, r#""table":"machines","id":9"#),
         "id: is 9; allowed: 0 to 1, or more slots.machines in the first line",
@@ -231,4 +234,29 @@ fn rows_are_picked_by_job_and_by_machine() {
     let machine = Pick { machine: Some(name("m1")), ..Pick::default() };
     assert_eq!(shown(machine).len(), 5);
     assert!(rows.jobs[0].is_none() && rows.jobs[JobId(1).slot()].is_some());
+}
+
+/// A capacity is called by what it is of and where, which other rows say.
+#[test]
+fn capacities_are_picked_by_machine_and_outlive_a_renaming() {
+    use crate::ephemeral::{CapacityChange, Command, NodeChoice};
+    let mut cell = Cell::with_machines(2);
+    let token = |text| crate::name::Token::new(text).unwrap();
+    let change = |node| (NodeChoice::Node(name(node)), CapacityChange::Add(3));
+    let (namespace, lease) = (token("app"), crate::time::Span::seconds(60));
+    let changes = vec![change("m1"), change("m2")];
+    cell.ok(Command::Set { namespace, name: token("slot"), lease, changes });
+    let rows = Rows::of(&cell.state);
+    let picked = write(PLACE, &rows, &Pick { machine: Some(name("m2")), ..Pick::default() });
+    assert!(picked.contains(r#""name":"app/slot on m2""#) && !picked.contains("on m1"), "{picked}");
+    let text = write(PLACE, &rows, &Pick::default());
+    let renamed = text.replacen(r#""name":"m2","row":{"#, r#""name":"m3","row":{"#, 1).replacen(
+        r#""name":"m2","capacity""#,
+        r#""name":"m3","capacity""#,
+        1,
+    );
+    assert!(renamed.contains("app/slot on m2"), "{renamed}");
+    let state = mended(&renamed).state;
+    let machine = state.machine_named(&name("m3")).unwrap();
+    assert_eq!(state.ephemeral_on(machine).len(), 1);
 }

@@ -5,10 +5,10 @@ use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{aside, print, say};
-use cellwright_api::context::write_private;
 use cellwright_cell::encode::Rows;
 use cellwright_cell::encode::text::{self, Pick, Place, TableName};
 use cellwright_cell::name::{JobKey, Name};
+use cellwright_identity::private::write_private;
 use cellwright_master::checkpoint;
 use clap::Args;
 use std::io;
@@ -24,8 +24,8 @@ pub struct ExportArgs {
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 
-    /// Rows of this table alone: users, machines, resources, jobs, tasks, crons, tokens, packages
-    /// or windows
+    /// Rows of this table alone: users, machines, jobs, tasks, …; a word that is none of them is
+    /// answered with all
     #[arg(long, value_name = "TABLE", value_parser = table)]
     table: Option<TableName>,
 
@@ -33,7 +33,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "USER/JOB", value_parser = parse::job)]
     job: Option<JobKey>,
 
-    /// The row of this machine and those of the tasks on it alone
+    /// The row of this machine and those of what is on it alone
     #[arg(long, value_name = "MACHINE", value_parser = parse::name)]
     machine: Option<Name>,
 }

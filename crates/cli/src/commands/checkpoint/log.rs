@@ -8,7 +8,7 @@ use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::output::{Items, aside, print};
 use crate::{format, table};
-use cellwright_cell::command::{Actor, Done, Entry, Request, Verdict};
+use cellwright_cell::command::{Became, Done, Entry, Request, Verdict};
 use cellwright_master::audit::describe;
 use cellwright_master::checkpoint::Target;
 use cellwright_master::past::{Past, Placed, What};
@@ -247,13 +247,12 @@ fn in_words(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
         [] => "nothing".into(),
         [only] => {
             let (name, object) = describe(&only.command);
-            let by = match &only.by {
-                Actor::System => String::new(),
-                Actor::User(user) => format!(" by {user}"),
-            };
+            let by = format!(" by {}", only.by);
             let why = match verdicts.and_then(|verdicts| verdicts.first()) {
                 Some(Err(refusal)) => format!(": {refusal}"),
-                Some(Ok(Done::Unchanged)) => ": was so already".into(),
+                Some(Ok(Done::Unchanged | Done::Job { became: Became::Unchanged, .. })) => {
+                    ": was so already".into()
+                }
                 _ => String::new(),
             };
             let object = if object.is_empty() { object } else { format!(" {object}") };

@@ -7,13 +7,13 @@ use crate::failure::Failure;
 use crate::output::note;
 use crate::{clock, format};
 use cellwright_api::client::ClientError;
-use cellwright_api::enroll::{
-    AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinAnswer, JoinReply, ToConfirm,
-};
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::time::Time;
-use cellwright_master::init::{Admitted, Joining};
+use cellwright_gateway::init::{Admitted, Joining};
+use cellwright_identity::enroll::{
+    AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinAnswer, JoinReply, ToConfirm,
+};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

@@ -38,7 +38,7 @@ impl InitArgs {
         let contexts = reach.contexts_path()?;
         let place = self.place.place();
         let now = SystemClock.wall();
-        let made = cellwright_master::init::init(
+        let made = cellwright_gateway::init::init(
             &self.cell,
             &self.name,
             &place,

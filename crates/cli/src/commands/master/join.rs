@@ -14,11 +14,11 @@ use crate::output::{print, say};
 use crate::reach::Reach;
 use crate::server::ask;
 use crate::token_input::TokenArgs;
-use cellwright_api::enroll::{JoinKind, JoinToken};
-use cellwright_api::secret::sha256;
-use cellwright_master::config::host_of;
-use cellwright_master::init::{InitError, Joining};
-use cellwright_master::membership::remember_masters;
+use cellwright_gateway::config::host_of;
+use cellwright_gateway::init::{InitError, Joining};
+use cellwright_gateway::membership::remember_masters;
+use cellwright_identity::enroll::{JoinKind, JoinToken};
+use cellwright_identity::secret::sha256;
 use clap::Args;
 use std::net::SocketAddr;
 

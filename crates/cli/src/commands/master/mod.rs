@@ -81,8 +81,8 @@ pub struct PlaceArgs {
 }
 
 impl PlaceArgs {
-    fn place(&self) -> cellwright_master::init::Place {
-        cellwright_master::init::Place {
+    fn place(&self) -> cellwright_gateway::init::Place {
+        cellwright_gateway::init::Place {
             data_dir: self.data_dir.clone(),
             config: self.config.clone(),
             listen: self.listen.clone(),

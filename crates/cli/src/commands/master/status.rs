@@ -8,7 +8,7 @@ use crate::output::{Output, print_json, say};
 use crate::reach::{Cell, Reach};
 use crate::server::ask;
 use crate::{clock, format, table};
-use cellwright_api::types::{MasterStatus, MemberView, WaitingReplica};
+use cellwright_api::types::{AlarmView, MasterStatus, MemberView, WaitingReplica};
 use clap::Args;
 use serde::Serialize;
 use std::time::Duration;
@@ -44,7 +44,10 @@ struct Answer {
     members: Vec<Shown>,
     /// Who asked to join and is not in yet.
     waiting: Vec<WaitingReplica>,
-    alarms: Vec<String>,
+    alarms: Vec<AlarmView>,
+    /// Why the leader, who alone knows of most alarms, could not be asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader_error: Option<String>,
 }
 
 impl StatusArgs {
@@ -82,22 +85,26 @@ async fn look(cell: &Cell) -> Result<Answer, Failure> {
         Shown { member, own, lag }
     });
     let members: Vec<Shown> = members.collect();
-    let (alarms, is_led) = alarms(cell, &asked).await;
+    let (alarms, leader_error) = match alarms(cell, &asked).await {
+        Ok(alarms) => (alarms, None),
+        Err(error) => (Alarms::default(), Some(error)),
+    };
     let mut sure = asked.iter().filter(|own| own.leaderless_ms.is_none());
-    let leader = sure.find_map(|own| own.leader).filter(|_| is_led);
-    Ok(Answer { term, leader, last_log, members, waiting, alarms })
+    let leader = sure.find_map(|own| own.leader).filter(|_| !alarms.is_leaderless);
+    let alarms = alarms.items;
+    Ok(Answer { term, leader, last_log, members, waiting, alarms, leader_error })
 }
 
 /// What alarms the leader, who alone can tell, and whether there is one: one that hears no majority
 /// is none, as in `cell status`.
-async fn alarms(cell: &Cell, asked: &[MasterStatus]) -> (Vec<String>, bool) {
-    match Alarms::among(cell, asked).await {
-        Err(error) => (vec![format!("the leader does not answer: {error}")], true),
-        Ok(found) => {
-            let bare = |line: String| line.strip_suffix(NEXT).map_or(line.clone(), str::to_owned);
-            (found.lines().into_iter().map(bare).collect(), !found.is_leaderless)
+async fn alarms(cell: &Cell, asked: &[MasterStatus]) -> Result<Alarms, String> {
+    let mut found = Alarms::among(cell, asked).await?;
+    for view in &mut found.items {
+        if let Some(length) = view.message.strip_suffix(NEXT).map(str::len) {
+            view.message.truncate(length);
         }
     }
+    Ok(found)
 }
 
 fn shown(answer: &Answer) -> String {
@@ -128,9 +135,13 @@ fn shown(answer: &Answer) -> String {
     out.push_str(&table::render(&header, &rows));
     out.push_str(&waiting(&answer.waiting));
     out.push('\n');
-    match answer.alarms.as_slice() {
-        [] => out.push_str("no alarms\n"),
-        alarms => alarms.iter().for_each(|alarm| out.push_str(&format!("alarm {alarm}\n"))),
+    let silent = answer.leader_error.iter();
+    let silent = silent.map(|error| format!("the leader does not answer: {error}"));
+    let alarms = answer.alarms.iter().map(|alarm| alarm.message.clone());
+    let lines: Vec<String> = silent.chain(alarms).map(|line| format!("alarm {line}\n")).collect();
+    match lines.is_empty() {
+        true => out.push_str("no alarms\n"),
+        false => out.push_str(&lines.concat()),
     }
     out
 }

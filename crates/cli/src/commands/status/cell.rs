@@ -9,7 +9,7 @@ use crate::reach::Cell;
 use crate::table::wrapped;
 use crate::{format, style, table};
 use cellwright_api::client::{JobFilter, PageAt};
-use cellwright_api::types::{ClusterStatus, DriverView, JobView};
+use cellwright_api::types::{AlarmView, ClusterStatus, DriverView, JobView};
 use cellwright_sim::experiment::load::Units;
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ pub struct Standing {
     /// Jobs with pending tasks, the oldest first; at most ten.
     waiting: Vec<Waiting>,
     /// What a person should look at.
-    alarms: Vec<String>,
+    alarms: Vec<AlarmView>,
     /// The master that answered.
     master: String,
     /// Whether any master leads.
@@ -63,9 +63,9 @@ pub async fn read(cell: &Cell) -> Result<Standing, Failure> {
     Ok(Standing {
         status: status?.value,
         waiting: waiting?.value.items.iter().map(waits).collect(),
-        alarms: alarms.lines(),
-        master: client.preferred(),
         is_led: !alarms.is_leaderless,
+        alarms: alarms.items,
+        master: client.preferred(),
         first_machine: first_machine(cell),
     })
 }
@@ -94,7 +94,7 @@ pub fn shown(standing: &Standing) -> String {
         out.push_str(&driven(driver));
     }
     for alarm in alarms {
-        out.push_str(&wrapped(&style.bad("alarm "), "  ", alarm));
+        out.push_str(&wrapped(&style.bad("alarm "), "  ", &alarm.message));
     }
     if !waiting.is_empty() {
         out.push('\n');

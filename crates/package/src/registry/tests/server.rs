@@ -315,14 +315,15 @@ impl Server {
         version: &'static rustls::SupportedProtocolVersion,
     ) -> Server {
         let plain = Server::start(store).await;
-        let chain = cellwright_api::tls::certificates("test", certificate).unwrap();
+        let chain = cellwright_identity::tls::certificates("test", certificate).unwrap();
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-        let config = rustls::ServerConfig::builder_with_provider(cellwright_api::tls::provider())
-            .with_protocol_versions(&[version])
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .unwrap();
+        let config =
+            rustls::ServerConfig::builder_with_provider(cellwright_identity::tls::provider())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(chain, key)
+                .unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, behind) = (listener.local_addr().unwrap(), plain.address);

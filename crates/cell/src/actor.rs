@@ -1,0 +1,200 @@
+//! Who acts. Every request in the log says it, `apply` decides by it what is allowed
+//! (`apply/authorize.rs`), and events and the audit log show it.
+//!
+//! The cell's own parts are told apart: an agent, a scheduler or a controller that goes wrong, or
+//! is in the wrong hands, can do what that one part may and nothing else. Rejected: one actor for
+//! all of them that may do everything. Then each check of what a part may do stood at another
+//! listener, and whatever came past one of them had the whole cell.
+
+use crate::command::{Command, EvictCause};
+use crate::id::{MachineId, TaskId};
+use crate::name::Name;
+use crate::state::State;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Actor {
+    /// Whoever holds the cell itself and is no row of it: the account that runs `cell dev`, and
+    /// whoever makes a cell and names its first users. May do what some user may, for any of them.
+    Operator,
+    User(Name),
+    /// The agent of this machine.
+    Agent(Name),
+    Scheduler(Name),
+    Controller(ControllerName),
+    /// A master, for what masters say themselves.
+    Replica(Name),
+    /// A running attempt of a task that calls the API as itself.
+    Task {
+        task: TaskId,
+        attempt: u32,
+    },
+}
+
+/// What the cell does by itself, each under a name of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ControllerName {
+    Overcommit,
+    Relief,
+    Cron,
+    Drain,
+    Update,
+    Expire,
+    Purge,
+    /// Says that machines are down.
+    Liveness,
+    /// Estimates reservations, beside the links to the agents.
+    Reclaim,
+    /// Moves what is better off elsewhere. The command knows that cause; no build runs this yet.
+    Rebalance,
+}
+
+impl ControllerName {
+    pub const ALL: [ControllerName; 10] = [
+        ControllerName::Overcommit,
+        ControllerName::Relief,
+        ControllerName::Cron,
+        ControllerName::Drain,
+        ControllerName::Update,
+        ControllerName::Expire,
+        ControllerName::Purge,
+        ControllerName::Liveness,
+        ControllerName::Reclaim,
+        ControllerName::Rebalance,
+    ];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ControllerName::Overcommit => "overcommit",
+            ControllerName::Relief => "relief",
+            ControllerName::Cron => "cron",
+            ControllerName::Drain => "drain",
+            ControllerName::Update => "update",
+            ControllerName::Expire => "expire",
+            ControllerName::Purge => "purge",
+            ControllerName::Liveness => "liveness",
+            ControllerName::Reclaim => "reclaim",
+            ControllerName::Rebalance => "rebalance",
+        }
+    }
+
+    /// Whose work it is to move a task away for this cause.
+    #[must_use]
+    pub const fn of_cause(cause: EvictCause) -> ControllerName {
+        match cause {
+            EvictCause::Drain => ControllerName::Drain,
+            EvictCause::OverCommit => ControllerName::Overcommit,
+            EvictCause::Rebalance => ControllerName::Rebalance,
+            EvictCause::Relief(_) => ControllerName::Relief,
+        }
+    }
+}
+
+impl fmt::Display for ControllerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// As people and programs read it: `user:ann`, `agent:n1`, `controller:drain`.
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Actor::Operator => f.write_str("operator"),
+            Actor::User(name) => write!(f, "user:{name}"),
+            Actor::Agent(machine) => write!(f, "agent:{machine}"),
+            Actor::Scheduler(name) => write!(f, "scheduler:{name}"),
+            Actor::Controller(name) => write!(f, "controller:{name}"),
+            Actor::Replica(name) => write!(f, "replica:{name}"),
+            Actor::Task { task, attempt } => write!(f, "task:{}.{attempt}", task.0),
+        }
+    }
+}
+
+impl Actor {
+    /// The user who acts, if it is one.
+    #[must_use]
+    pub fn user(&self) -> Option<&Name> {
+        match self {
+            Actor::User(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Who sends such a command in a live cell: the operator where users do. For rehearsals,
+    /// experiments, benchmarks and tests, which play all parts of a cell.
+    #[must_use]
+    pub fn sender_of(command: &Command, state: &State) -> Actor {
+        use Command as C;
+        let controller = Actor::Controller;
+        match command {
+            C::MachineUp { machine, .. }
+            | C::SetMachinePackages { machine, .. }
+            | C::TaskReports { machine, .. }
+            | C::ReleaseRetained { machine, .. }
+            | C::SaverFailed { machine, .. }
+            | C::SetShortages { machine, .. } => Actor::agent_of(*machine, state),
+            C::Enlist(spec) => Actor::Agent(spec.name.clone()),
+            C::CommitPlan(_) => Actor::named("scheduler", Actor::Scheduler),
+            C::MachineDown { .. } => controller(ControllerName::Liveness),
+            C::StepUpdate { .. } => controller(ControllerName::Update),
+            C::PurgeJobs { .. } => controller(ControllerName::Purge),
+            C::Evict { cause, .. } => controller(ControllerName::of_cause(*cause)),
+            C::Expire => controller(ControllerName::Expire),
+            C::SetReservations(_) => controller(ControllerName::Reclaim),
+            C::ReserveHold(_) | C::ReleaseHold { .. } => controller(ControllerName::Rebalance),
+            C::Component(command) => match command.as_component().rights().controller {
+                Some(name) => controller(name),
+                None => Actor::Operator,
+            },
+            C::RaiseLevel { .. } | C::UseJoinToken { .. } | C::SetBounds(_) => {
+                Actor::named("replica", Actor::Replica)
+            }
+            C::AddMachine(_)
+            | C::UpdateMachine { .. }
+            | C::RemoveMachine { .. }
+            | C::RemoveEmptyMachine { .. }
+            | C::StartDrain { .. }
+            | C::StopDrain { .. }
+            | C::AddUser { .. }
+            | C::RemoveUser { .. }
+            | C::SetCapabilities { .. }
+            | C::SetQuota { .. }
+            | C::SubmitJob { .. }
+            | C::UpdateJob { .. }
+            | C::ApplyJob { .. }
+            | C::ResizeJob { .. }
+            | C::StopJob { .. }
+            | C::StopTask { .. }
+            | C::UndoUpdate { .. }
+            | C::CloseUpdate { .. }
+            | C::AddToken { .. }
+            | C::RevokeToken { .. }
+            | C::ConfirmReplica { .. }
+            | C::AddBlob { .. }
+            | C::RemoveBlob { .. }
+            | C::Dismiss { .. } => Actor::Operator,
+        }
+    }
+
+    /// The agent of the machine; of one that has no row, an agent that speaks for nothing.
+    #[must_use]
+    pub fn agent_of(machine: MachineId, state: &State) -> Actor {
+        let row = state.machines().get(machine);
+        row.map_or_else(
+            || Actor::named("gone", Actor::Agent),
+            |row| Actor::Agent(row.spec.name.clone()),
+        )
+    }
+
+    /// A part of this name, which is a constant and a name.
+    fn named(text: &str, part: fn(Name) -> Actor) -> Actor {
+        Name::new(text).map_or(Actor::Operator, part)
+    }
+}

@@ -1,0 +1,65 @@
+//! What can be asked of periodic jobs. They are named like jobs, in a space of their own.
+
+use super::CronSpec;
+use crate::actor::ControllerName;
+use crate::apply::authorize::{Rights, UserRight};
+use crate::components::ComponentCommand;
+use crate::name::{JobKey, Name};
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+#[expect(clippy::large_enum_variant, reason = "commands of jobs hold their specs as well")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Command {
+    Set {
+        owner: Name,
+        spec: CronSpec,
+        /// The version the client saw; `None` changes whatever is there.
+        expect: Option<u32>,
+    },
+    Remove {
+        cron: JobKey,
+        expect: Option<u32>,
+    },
+    /// Controllers: submit the run of one moment of the schedule. A slot that was dealt with
+    /// before changes nothing.
+    Fire {
+        cron: JobKey,
+        slot: Time,
+    },
+}
+
+impl ComponentCommand for Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Set { .. } => "set_cron",
+            Command::Remove { .. } => "remove_cron",
+            Command::Fire { .. } => "fire_cron",
+        }
+    }
+
+    fn rights(&self) -> Rights<'_> {
+        match self {
+            Command::Set { owner, spec, .. } => {
+                Rights::users(UserRight::Job { user: owner, job: &spec.name })
+            }
+            Command::Remove { cron, .. } => {
+                Rights::users(UserRight::Job { user: &cron.user, job: &cron.job })
+            }
+            Command::Fire { .. } => Rights::controller(ControllerName::Cron),
+        }
+    }
+
+    fn object(&self) -> String {
+        match self {
+            Command::Set { owner, spec, .. } => format!("{owner}/{}", spec.name),
+            Command::Remove { cron, .. } | Command::Fire { cron, .. } => cron.to_string(),
+        }
+    }
+
+    fn makes_room(&self) -> bool {
+        matches!(self, Command::Remove { .. })
+    }
+}

@@ -1,0 +1,89 @@
+//! What happens to periodic jobs, and how it is said.
+
+use super::schedule::stamp;
+use crate::components::ComponentEvent;
+use crate::id::{CronId, JobId};
+use crate::render;
+use crate::state::State;
+use crate::tables::RowRef;
+use crate::time::Time;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Event {
+    pub cron: CronId,
+    pub change: CronChange,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CronChange {
+    Added,
+    Updated {
+        version: u32,
+    },
+    Removed,
+    /// The slot's run was submitted.
+    Fired {
+        slot: Time,
+        job: JobId,
+    },
+    /// The slot has no run: the last one still goes on.
+    Skipped {
+        slot: Time,
+    },
+    /// The slot's run was not admitted; the rejection of the job says why.
+    Rejected {
+        slot: Time,
+    },
+}
+
+impl ComponentEvent for Event {
+    fn kind(&self) -> &'static str {
+        "cron"
+    }
+
+    fn row(&self) -> RowRef {
+        self.cron.into()
+    }
+
+    fn mentions(&self) -> Option<RowRef> {
+        match self.change {
+            CronChange::Fired { job, .. } => Some(job.into()),
+            _ => None,
+        }
+    }
+
+    fn is_end(&self) -> bool {
+        self.change == CronChange::Removed
+    }
+
+    fn words(&self) -> (&'static str, Option<String>) {
+        match self.change {
+            CronChange::Added => ("added", None),
+            CronChange::Updated { version } => ("updated", Some(format!("version {version}"))),
+            CronChange::Removed => ("removed", None),
+            CronChange::Fired { slot, .. } => ("fired", Some(format!("slot {}", slot.0))),
+            CronChange::Skipped { slot } => ("skipped", Some(format!("slot {}", slot.0))),
+            CronChange::Rejected { slot } => ("rejected", Some(format!("slot {}", slot.0))),
+        }
+    }
+
+    fn sentence(&self, state: &State) -> String {
+        let key = state.cron_key(self.cron);
+        let name = key
+            .map_or_else(|| format!("cron#{}", self.cron.0), |key| format!("periodic job {key}"));
+        match self.change {
+            CronChange::Added => format!("{name} added"),
+            CronChange::Updated { version } => format!("{name} changed to version {version}"),
+            CronChange::Removed => format!("{name} removed"),
+            CronChange::Fired { slot, job } => {
+                format!("{name} of {} runs as {}", stamp(slot), render::job_name(state, job))
+            }
+            CronChange::Skipped { slot } => format!("{name} of {} skipped", stamp(slot)),
+            CronChange::Rejected { slot } => format!("{name} of {} does not run", stamp(slot)),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! No slot of a periodic job is dealt with twice, and none before its time: what a row remembers as
+//! dealt with only grows, and a run is of a slot beyond it that has come.
+
+use super::{CronChange, Event};
+use crate::components;
+use crate::event::What;
+use crate::invariant::{Check, Step, violation};
+
+const NAME: &str = "slots_fire_once";
+
+pub(super) fn check(step: &Step<'_>) -> Check {
+    for (id, old) in step.before.crons().iter() {
+        let Some(new) = step.after.crons().get(id) else { continue };
+        if new.last_slot < old.last_slot {
+            let detail = format!("from slot {} back to {}", old.last_slot.0, new.last_slot.0);
+            return Err(violation(NAME, format!("periodic job row {}", id.0), detail));
+        }
+    }
+    for event in step.events {
+        let What::Component(components::Event::Cron(event)) = &event.what else { continue };
+        let Event { cron, change } = event;
+        let (CronChange::Fired { slot, .. }
+        | CronChange::Skipped { slot }
+        | CronChange::Rejected { slot }) = change
+        else {
+            continue;
+        };
+        let done = step.before.crons().get(*cron).map(|row| row.last_slot);
+        if done.is_some_and(|done| *slot <= done) || *slot > step.after.now {
+            let detail = format!("slot {} at {}, after {done:?}", slot.0, step.after.now.0);
+            return Err(violation(NAME, format!("periodic job row {}", cron.0), detail));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Writers of ephemeral resources. Whose a namespace is, how many resources an owner has and which
+//! machines have one are kept beside the rows, so that a change costs what it changes; walking over
+//! all resources and machines at each write cost more the more of them there were.
+
+use super::table::{Namespace, Tables};
+use super::{Capacity, CapacityId, ResourceRow};
+use crate::id::{MachineId, ResourceId, UserId};
+use crate::named::ResourceName;
+use crate::sorted::SortedMap;
+use crate::table::Key;
+use crate::time::Time;
+
+impl Tables {
+    pub(super) fn insert_resource(
+        &mut self,
+        name: ResourceName,
+        owner: Option<UserId>,
+        lease_until: Time,
+    ) -> ResourceId {
+        let id = self.resources.next_key();
+        let row = ResourceRow { id, name, owner, lease_until };
+        self.count_resource(&row, true);
+        self.resources.push(row)
+    }
+
+    /// False when that is its end already.
+    pub(super) fn renew(&mut self, resource: ResourceId, lease_until: Time) -> bool {
+        let known = self.resources.get(resource).map(|row| row.lease_until);
+        if known.is_none() || known == Some(lease_until) {
+            return false;
+        }
+        if let Some(row) = self.resources.get_mut(resource) {
+            self.leases.remove(&(row.lease_until, resource));
+            row.lease_until = lease_until;
+            self.leases.insert((lease_until, resource), ());
+        }
+        true
+    }
+
+    /// Name, namespace, number and lease of a resource; where it is, is counted by
+    /// [`Tables::count_capacity`].
+    pub(super) fn count_resource(&mut self, row: &ResourceRow, add: bool) {
+        let owned = self.counts.get(&row.owner).copied().unwrap_or(0);
+        let owned = if add { owned + 1 } else { owned.saturating_sub(1) };
+        match owned {
+            0 => self.counts.remove(&row.owner),
+            _ => self.counts.insert(row.owner, owned),
+        };
+        match add {
+            true => self.names.insert(row.name.clone(), row.id),
+            false => self.names.remove(&row.name),
+        };
+        match add {
+            true => self.leases.insert((row.lease_until, row.id), ()),
+            false => self.leases.remove(&(row.lease_until, row.id)),
+        };
+        let Some(namespace) = &row.name.namespace else { return };
+        let inside = self.namespaces.get(namespace).map_or(0, |known| known.resources);
+        let resources = if add { inside + 1 } else { inside.saturating_sub(1) };
+        let owner = self.namespaces.get(namespace).map_or(row.owner, |known| known.owner);
+        match resources {
+            0 => self.namespaces.remove(namespace),
+            _ => self.namespaces.insert(namespace.clone(), Namespace { owner, resources }),
+        };
+    }
+
+    pub(super) fn count_capacity(&mut self, id: CapacityId, row: &Capacity, add: bool) {
+        let id = add.then_some(id);
+        note(&mut self.machines_of, row.resource, row.machine, id);
+        note(&mut self.resources_on, row.machine, row.resource, id);
+    }
+
+    /// Sets the capacity of a resource on one machine, or takes it away.
+    pub(super) fn set_capacity(
+        &mut self,
+        resource: ResourceId,
+        machine: MachineId,
+        amount: Option<u64>,
+    ) {
+        match (self.capacity_id(resource, machine), amount) {
+            (Some(id), Some(amount)) => {
+                if let Some(row) = self.capacities.get_mut(id) {
+                    row.amount = amount;
+                }
+            }
+            (None, Some(amount)) => self.insert_capacity(Capacity { resource, machine, amount }),
+            (Some(id), None) => self.remove_capacity(id),
+            (None, None) => {}
+        }
+    }
+
+    fn insert_capacity(&mut self, row: Capacity) {
+        let id = match self.vacant.first().copied() {
+            Some(id) => {
+                self.vacant.remove(&id);
+                self.capacities.refill(id, row);
+                id
+            }
+            None => self.capacities.push(row),
+        };
+        self.count_capacity(id, &row, true);
+    }
+
+    fn remove_capacity(&mut self, id: CapacityId) {
+        if let Some(row) = self.capacities.remove(id) {
+            self.count_capacity(id, &row, false);
+            self.vacant.insert(id, ());
+        }
+    }
+
+    /// Forgets what a machine has.
+    pub(super) fn clear_machine(&mut self, machine: MachineId) {
+        let Some(resources) = self.resources_on.get(&machine).cloned() else { return };
+        resources.iter().for_each(|(_, id)| self.remove_capacity(*id));
+    }
+
+    /// Forgets a resource no machine has any more.
+    pub(super) fn remove_resource(&mut self, id: ResourceId) {
+        if let Some(row) = self.resources.remove(id) {
+            self.count_resource(&row, false);
+        }
+    }
+
+    /// Whether so many more capacities have ids to go by.
+    pub(super) fn has_room_for(&self, capacities: usize) -> bool {
+        self.capacities.has_room_for(capacities.saturating_sub(self.vacant.len()))
+    }
+}
+
+/// Notes, or forgets, one capacity under a key and the other end of it.
+fn note<A: Key + Ord, B: Key + Ord>(
+    map: &mut SortedMap<A, SortedMap<B, CapacityId>>,
+    key: A,
+    other: B,
+    id: Option<CapacityId>,
+) {
+    match (map.get_mut(&key), id) {
+        (Some(known), Some(id)) => drop(known.insert(other, id)),
+        (Some(known), None) => {
+            known.remove(&other);
+            if known.is_empty() {
+                map.remove(&key);
+            }
+        }
+        (None, Some(id)) => {
+            let mut first = SortedMap::default();
+            first.insert(other, id);
+            map.insert(key, first);
+        }
+        (None, None) => {}
+    }
+}

@@ -1,0 +1,88 @@
+//! What happens to ephemeral resources, and how it is said.
+
+use crate::components::ComponentEvent;
+use crate::id::{MachineId, ResourceId};
+use crate::render;
+use crate::state::State;
+use crate::tables::RowRef;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Event {
+    pub resource: ResourceId,
+    /// Of a change of capacity: where.
+    pub machine: Option<MachineId>,
+    pub change: ResourceChange,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ResourceChange {
+    Created,
+    CapacityChanged { capacity: u64 },
+    Renewed,
+    RemovedFromMachine,
+    Deleted,
+}
+
+impl ComponentEvent for Event {
+    fn kind(&self) -> &'static str {
+        "resource"
+    }
+
+    fn row(&self) -> RowRef {
+        self.resource.into()
+    }
+
+    fn mentions(&self) -> Option<RowRef> {
+        self.machine.map(RowRef::from)
+    }
+
+    fn is_end(&self) -> bool {
+        self.change == ResourceChange::Deleted
+    }
+
+    fn words(&self) -> (&'static str, Option<String>) {
+        match self.change {
+            ResourceChange::Created => ("created", None),
+            ResourceChange::CapacityChanged { capacity } => {
+                ("capacity-changed", Some(format!("capacity {capacity}")))
+            }
+            ResourceChange::Renewed => ("renewed", None),
+            ResourceChange::RemovedFromMachine => ("removed-from-machine", None),
+            ResourceChange::Deleted => ("deleted", None),
+        }
+    }
+
+    fn sentence(&self, state: &State) -> String {
+        let row = state.resources().get(self.resource);
+        let name =
+            row.map_or_else(|| format!("resource#{}", self.resource.0), |row| row.name.to_string());
+        let place = self.machine.map(|m| format!(" on {}", render::machine_name(state, m)));
+        let change = match self.change {
+            ResourceChange::Created => "created".into(),
+            ResourceChange::CapacityChanged { capacity: u64::MAX } => "is now unbounded".into(),
+            ResourceChange::CapacityChanged { capacity } => format!("has now {capacity}"),
+            ResourceChange::Renewed => "renewed".into(),
+            ResourceChange::RemovedFromMachine => "gone".into(),
+            ResourceChange::Deleted => "deleted".to_owned(),
+        };
+        format!("{name}{} {change}", place.unwrap_or_default())
+    }
+
+    /// With a machine, of the capacity there.
+    fn tells_of(&self, before: &State, after: &State) -> Vec<RowRef> {
+        let Some(machine) = self.machine else { return vec![self.row()] };
+        let found = [before, after].into_iter().filter_map(|state| {
+            let id = state.components.ephemeral.capacity_id(self.resource, machine)?;
+            Some(RowRef::from(id))
+        });
+        found.collect()
+    }
+
+    fn may_free_room(&self) -> bool {
+        true
+    }
+}

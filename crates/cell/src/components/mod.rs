@@ -1,0 +1,177 @@
+//! The components of the state: parts that own their rows and all that is done with them.
+//!
+//! A component is a folder here: rows, commands, events, `apply`, what is derived, invariants and
+//! words. It comes to the state machine through the lists below and the traits of [`contract`];
+//! whatever is done to all components alike (dispatch, rendering, checks, history, audit) is made
+//! from the list, so nothing else names one. Users, machines, jobs and tasks change each other in
+//! one step, and stay one whole beside the components.
+//!
+//! Rejected: trait objects in the state. Readers of rows know their types, and the scheduler reads
+//! them on its hot path.
+
+mod contract;
+pub mod cron;
+pub mod ephemeral;
+
+pub(crate) use contract::Component;
+pub use contract::{ComponentCommand, ComponentEvent};
+
+use crate::apply::Context;
+use crate::command::Verdict;
+use crate::event::What;
+use crate::id::{MachineId, UserId};
+use crate::invariant::{Check, Step};
+use crate::state::State;
+use crate::tables::RowRef;
+use serde::{Deserialize, Serialize};
+
+/// Hands every component to a macro: module, variant of [`Command`] and [`Event`]. Their order is
+/// that of variants in the log, so new ones go last.
+macro_rules! each_component {
+    ($then:ident) => {
+        $then! {
+            ephemeral Ephemeral;
+            cron Cron;
+        }
+    };
+}
+
+/// Hands the tables of components to a macro, behind those given: see [`crate::tables`]. Their
+/// order is that of a checkpoint, so new ones go last.
+macro_rules! with_component_tables {
+    ($then:ident [$($before:tt)*]) => {
+        $then! {
+            $($before)*
+            resources Resources "resources" (
+                crate::id::ResourceId, crate::components::ephemeral::ResourceRow
+            ) at components.ephemeral.resources;
+            capacities Capacities "capacities" (
+                crate::components::ephemeral::CapacityId, crate::components::ephemeral::Capacity
+            ) at components.ephemeral.capacities;
+            crons Crons "crons" (
+                crate::id::CronId, crate::components::cron::Cron
+            ) at components.cron.crons;
+        }
+    };
+}
+pub(crate) use with_component_tables;
+
+macro_rules! sum_types {
+    ($($module:ident $variant:ident;)*) => {
+        /// Their parts of the state.
+        #[derive(Clone, Debug, Default)]
+        pub(crate) struct Components {
+            $(pub(crate) $module: $module::Tables,)*
+        }
+
+        /// A command of one of them.
+        #[expect(clippy::large_enum_variant, reason = "commands of jobs hold their specs as well")]
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub enum Command {
+            $($variant($module::Command),)*
+        }
+
+        /// An event of one of them.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "snake_case")]
+        pub enum Event {
+            $($variant($module::Event),)*
+        }
+
+        $(
+            impl From<$module::Command> for crate::command::Command {
+                fn from(command: $module::Command) -> Self {
+                    crate::command::Command::Component(Command::$variant(command))
+                }
+            }
+
+            impl From<$module::Event> for What {
+                fn from(event: $module::Event) -> Self {
+                    What::Component(Event::$variant(event))
+                }
+            }
+        )*
+
+        impl Command {
+            /// What the component says of it.
+            #[must_use]
+            pub fn as_component(&self) -> &dyn ComponentCommand {
+                match self {
+                    $(Command::$variant(command) => command,)*
+                }
+            }
+
+            pub(crate) fn apply(&self, context: &mut Context<'_>) -> Verdict {
+                match self {
+                    $(Command::$variant(command) => $module::Tables::apply(context, command),)*
+                }
+            }
+        }
+
+        impl Event {
+            /// What the component says of it.
+            #[must_use]
+            pub fn as_component(&self) -> &dyn ComponentEvent {
+                match self {
+                    $(Event::$variant(event) => event,)*
+                }
+            }
+        }
+    };
+}
+each_component!(sum_types);
+
+macro_rules! for_all {
+    ($($module:ident $variant:ident;)*) => {
+        /// Rebuilds what rows add up to, in a state that has rows alone.
+        pub(crate) fn derive(state: &mut State) {
+            $($module::Tables::derive(state);)*
+        }
+
+        pub(crate) fn expire(context: &mut Context<'_>) {
+            $($module::Tables::expire(context);)*
+        }
+
+        pub(crate) fn references(state: &State) -> Check {
+            $($module::Tables::references(state)?;)*
+            Ok(())
+        }
+
+        pub(crate) fn check_state(state: &State) -> Check {
+            $($module::Tables::check_state(state)?;)*
+            Ok(())
+        }
+
+        pub(crate) fn check_step(step: &Step<'_>) -> Check {
+            $($module::Tables::check_step(step)?;)*
+            Ok(())
+        }
+
+        impl Components {
+            /// The first thing that keeps a user in the cell: `owns 2 ephemeral resources`.
+            pub(crate) fn held_by(&self, user: UserId) -> Option<String> {
+                None$(.or_else(|| self.$module.held_by(user)))*
+            }
+
+            /// Bytes of specs that count towards the bound of a user.
+            pub(crate) fn spec_bytes(&self) -> Vec<(UserId, u64)> {
+                let mut all = Vec::new();
+                $(all.extend(self.$module.spec_bytes());)*
+                all
+            }
+
+            pub(crate) fn forget_machine(&mut self, machine: MachineId) {
+                $(self.$module.forget_machine(machine);)*
+            }
+
+            /// The row by whose end the end of this one is told.
+            pub(crate) fn ends_with(&self, row: RowRef) -> Option<RowRef> {
+                None$(.or_else(|| self.$module.ends_with(row)))*
+            }
+        }
+    };
+}
+each_component!(for_all);

@@ -1,0 +1,305 @@
+//! Joining and renewing: a signing request against a certificate.
+//!
+//! The order is the guarantee: the token's use goes through the log first, and only a use that was
+//! committed is answered with a certificate. A second request with the same token meets a refusal
+//! on whichever replica leads then.
+//!
+//! Should the answer be lost on the way, or come so late that the joiner was told that nobody knows
+//! (a leader without a majority may commit the use when it has one again), the joiner asks once
+//! more with the same signing request. Its use is the same request to the log, by its number, and
+//! gets its first answer again: a certificate for a key that only the joiner has, so a thief with
+//! the token and another key is refused as ever.
+//!
+//! A replica is given more: with its certificate it may have the authority's key, with which all
+//! others are made. So it waits, its fingerprint in the log, until somebody who may manage users
+//! has compared that with what the newcomer itself shows, and asks again meanwhile. The
+//! authority's key
+//! is given only over a connection that shows the certificate of the confirmed key
+//! ([`authority_for`]): neither the token nor anything that was sent before gets it.
+//!
+//! What the cell knows of the token decides, not what its text claims: the name in the state, the
+//! name in the text and the name in the signing request must be one.
+
+use super::caller::{Moment, may_renew};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_cell::command::{Actor, Command, RequestId, Verdict};
+use cellwright_cell::credential::{
+    AccessToken, KeyPrint, MAX_ADDRESS, Newcomer, SecretHash, TokenFlaw, TokenKind,
+};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::name::Name;
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::replay::{Seen, fingerprint};
+use cellwright_cell::state::State;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::{Span, Time};
+use cellwright_identity::authority::{Authority, AuthorityError, Issued, SigningRequest};
+use cellwright_identity::enroll::{
+    AuthorityAnswer, CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinReply, JoinRequest,
+    JoinToken, RenewAnswer, ToConfirm,
+};
+use cellwright_identity::secret::sha256;
+use cellwright_identity::spiffe::{Identity, Part};
+use cellwright_identity::task_identity::{TaskIdentityAnswer, TaskIdentityRequest};
+
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("protocol {found} is not spoken here; allowed: {PROTOCOL}")]
+    Protocol { found: u32 },
+    #[error(transparent)]
+    Token(#[from] EnrollError),
+    #[error("the join token is not known here; it may have expired")]
+    Unknown,
+    #[error("the join token is not accepted: {0}")]
+    Flaw(TokenFlaw),
+    #[error("the signing request: {0}")]
+    Request(AuthorityError),
+    #[error("the signing request asks for {asked}; the token is for {bound}")]
+    OtherName { asked: Part, bound: Part },
+    #[error("the signing request asks for {asked}; the connection shows {shown}")]
+    OtherHolder { asked: Identity, shown: Identity },
+    #[error("{part} is not part of the cell any more")]
+    Gone { part: Part },
+    #[error("attempt {attempt} of task {} is not placed on {machine}", task.0)]
+    NotPlaced { task: TaskId, attempt: u32, machine: Name },
+    #[error("no operator has confirmed {part} with key {key} just now")]
+    Unconfirmed { part: Part, key: KeyPrint },
+    #[error("the certificate has expired; join again with a new token")]
+    Expired,
+    #[error("the join token was refused: {0:?}")]
+    Refused(Refusal),
+    #[error("signing: {0}")]
+    Signing(AuthorityError),
+}
+
+/// A request that is in order; what is missing is the committed use of its token.
+pub struct Admission {
+    /// To be committed before [`Admission::answer`]; nothing for a replica that asks again.
+    pub command: Option<Command>,
+    /// The number of that request, the same each time the joiner asks.
+    pub id: RequestId,
+    part: Part,
+    request: SigningRequest,
+    /// Of a replica: until when it waits for an operator, and that one has confirmed it.
+    until: Time,
+    confirmed: bool,
+}
+
+impl Admission {
+    /// Everything that can be judged before the log is asked. `now`: by the log.
+    ///
+    /// # Errors
+    /// Why the request is refused.
+    pub fn judge(
+        request: &JoinRequest,
+        address: &str,
+        state: &State,
+        now: Time,
+    ) -> Result<Admission, JoinError> {
+        check_protocol(request.protocol)?;
+        let token = JoinToken::parse(request.token.expose())?;
+        let id = Name::new(&token.id).map_err(|_| JoinError::Unknown)?;
+        let secret_hash = SecretHash(token.secret.hash());
+        let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
+        let row = row.ok_or(JoinError::Unknown)?;
+        let is_used = match row.admits(&secret_hash, now) {
+            Ok(()) => false,
+            Err(TokenFlaw::Used) => true,
+            Err(flaw) => return Err(JoinError::Flaw(flaw)),
+        };
+        let part = match &row.kind {
+            TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
+            TokenKind::JoinReplica { name } => Part::Master(name.clone()),
+            TokenKind::JoinScheduler { name } => Part::Scheduler(name.clone()),
+            TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => {
+                return Err(JoinError::Flaw(TokenFlaw::NotForJoining));
+            }
+        };
+        let signing =
+            SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
+        // The cell in the request is not looked at: the joiner has yet to learn its name.
+        if signing.identity.part != part || token.part() != part {
+            return Err(JoinError::OtherName { asked: signing.identity.part, bound: part });
+        }
+        let number = number(&id, &request.signing_request);
+        let key = signing.key_print();
+        let newcomer = matches!(part, Part::Master(_))
+            .then(|| Newcomer { key, address: address.chars().take(MAX_ADDRESS).collect() });
+        let (until, known) = (row.expires, row.waiting.as_ref());
+        let is_again = known.is_some_and(|waiting| waiting.who.key == key);
+        let confirmed = is_again && known.is_some_and(|waiting| waiting.confirmed);
+        let command = Command::UseJoinToken { id, secret_hash, newcomer };
+        // Not left to the log: whoever has a used token could write to it without end, and push
+        // out what is remembered of honest joiners.
+        if is_used && !is_again && !has_used(state, number, &command) {
+            return Err(JoinError::Flaw(TokenFlaw::Used));
+        }
+        let command = Some(command).filter(|_| !is_again);
+        Ok(Admission { command, id: number, part, request: signing, until, confirmed })
+    }
+
+    /// The answer, once the log has given its verdict on [`Admission::command`], if there is one.
+    ///
+    /// # Errors
+    /// When the token's use was refused, or signing fails.
+    pub fn answer(
+        self,
+        used: Option<Verdict>,
+        authority: &Authority,
+        now: impl Into<Issued>,
+    ) -> Result<JoinReply, JoinError> {
+        used.transpose().map_err(|refusal| match refusal {
+            Refusal::BadToken { flaw, .. } => JoinError::Flaw(flaw),
+            other => JoinError::Refused(other),
+        })?;
+        let cell = authority.cell().clone();
+        if matches!(self.part, Part::Master(_)) && !self.confirmed {
+            let (key, until) = (self.request.key_print(), self.until);
+            return Ok(JoinReply::Waiting(ToConfirm { cell, key, until }));
+        }
+        Ok(JoinReply::Certified(JoinAnswer {
+            cell,
+            certificate: certificate(authority, &self.request, &self.part, now.into())?,
+            authority: authority.certificate_pem().to_owned(),
+        }))
+    }
+}
+
+/// The authority's key, for a replica that an operator has confirmed, and whose connection shows
+/// that it has the confirmed key. Whose it is, for the audit log.
+///
+/// # Errors
+/// Why it is refused.
+pub fn authority_for(
+    protocol: u32,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: impl Into<Moment>,
+) -> Result<(String, AuthorityAnswer), JoinError> {
+    check_protocol(protocol)?;
+    let now = now.into();
+    if shown.is_over(now.wall) {
+        return Err(JoinError::Expired);
+    }
+    let part = &shown.identity.part;
+    let unconfirmed = || JoinError::Unconfirmed { part: part.clone(), key: shown.key };
+    let Part::Master(name) = part else { return Err(unconfirmed()) };
+    let is_this = |row: &AccessToken| {
+        let named = matches!(&row.kind, TokenKind::JoinReplica { name: bound } if bound == name);
+        let confirmed = row.waiting.as_ref().filter(|waiting| waiting.confirmed);
+        named && row.expires > now.log && confirmed.is_some_and(|found| found.who.key == shown.key)
+    };
+    let is_confirmed = state.tokens().iter().any(|(_, row)| is_this(row));
+    if !is_confirmed || shown.identity.cell != *authority.cell() {
+        return Err(unconfirmed());
+    }
+    let authority_key = authority.key_pem().clone();
+    Ok((format!("{name} with key {}", shown.key), AuthorityAnswer { authority_key }))
+}
+
+/// Whether it was this very request that used its token.
+fn has_used(state: &State, number: RequestId, command: &Command) -> bool {
+    // By whichever replica led then.
+    let masters = state.windows().per_actor().map(|(actor, _)| actor);
+    let mut masters = masters.filter(|actor| matches!(actor, Actor::Replica(_)));
+    let used = |by: &Actor| {
+        let seen = state.windows().look_up(by, number, fingerprint(command));
+        matches!(seen, Seen::Before(Ok(_)))
+    };
+    masters.any(used)
+}
+
+/// Half of a strong hash, so that nobody finds another signing request with the same number.
+fn number(token: &Name, signing_request: &str) -> RequestId {
+    let hash = sha256(format!("{token}\0{signing_request}").as_bytes());
+    let word = |at: usize| {
+        hash[at..at + 8].iter().fold(0, |word: u64, byte| (word << 8) | u64::from(*byte))
+    };
+    RequestId { client: word(0), sequence: word(8) }
+}
+
+/// The next certificate for the holder of a good one. Any replica can answer: all hold the
+/// authority.
+///
+/// # Errors
+/// Why it is refused.
+pub fn renew(
+    protocol: u32,
+    signing_request: &str,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: impl Into<Issued>,
+) -> Result<RenewAnswer, JoinError> {
+    check_protocol(protocol)?;
+    let issued = now.into();
+    if shown.is_over(issued.wall) {
+        return Err(JoinError::Expired);
+    }
+    let request = SigningRequest::parse(signing_request).map_err(JoinError::Request)?;
+    if request.identity != shown.identity || request.identity.cell != *authority.cell() {
+        let shown = shown.identity.clone();
+        return Err(JoinError::OtherHolder { asked: request.identity, shown });
+    }
+    let part = &shown.identity.part;
+    if !may_renew(part, state) {
+        return Err(JoinError::Gone { part: part.clone() });
+    }
+    Ok(RenewAnswer { certificate: certificate(authority, &request, part, issued)? })
+}
+
+/// The certificate of a task, for the agent of the machine that it is placed on. Any replica can
+/// answer; one that lags behind refuses, and is asked again.
+///
+/// # Errors
+/// Why it is refused.
+pub fn certify_task(
+    request: &TaskIdentityRequest,
+    shown: &Holder,
+    authority: &Authority,
+    state: &State,
+    now: impl Into<Issued>,
+    life: Span,
+) -> Result<TaskIdentityAnswer, JoinError> {
+    check_protocol(request.protocol)?;
+    let issued = now.into();
+    if shown.is_over(issued.wall) {
+        return Err(JoinError::Expired);
+    }
+    let machine = match &shown.identity.part {
+        Part::Agent(machine) if shown.identity.cell == *authority.cell() => machine,
+        part => return Err(JoinError::Gone { part: part.clone() }),
+    };
+    let here = state.machine_named(machine);
+    let row = state
+        .tasks()
+        .get(request.task)
+        .filter(|row| here.is_some() && row.machine() == here && row.attempt == request.attempt);
+    let lives = row.is_some_and(|row| !matches!(row.state, TaskState::Dead(_)));
+    if !lives {
+        let (task, machine) = (request.task, machine.clone());
+        return Err(JoinError::NotPlaced { task, attempt: request.attempt, machine });
+    }
+    let name = state.task_name(request.task);
+    let certificate = authority.sign_task(&request.signing_request, &name, issued, life);
+    Ok(TaskIdentityAnswer {
+        certificate: certificate.map_err(JoinError::Request)?,
+        authority: authority.certificate_pem().to_owned(),
+    })
+}
+
+fn check_protocol(found: u32) -> Result<(), JoinError> {
+    if found == PROTOCOL { Ok(()) } else { Err(JoinError::Protocol { found }) }
+}
+
+/// Only a master's hosts are certified: nobody else is a server.
+fn certificate(
+    authority: &Authority,
+    request: &SigningRequest,
+    part: &Part,
+    now: Issued,
+) -> Result<String, JoinError> {
+    let hosts = if matches!(part, Part::Master(_)) { &request.hosts[..] } else { &[] };
+    authority.sign(request, part, hosts, now, CERTIFICATE_LIFE).map_err(JoinError::Signing)
+}

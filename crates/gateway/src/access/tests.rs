@@ -1,0 +1,1116 @@
+//! Handshakes on loopback with good, foreign and expired certificates; who a request is taken for;
+//! and tokens that work once.
+
+use super::caller::{Evidence, Unauthenticated, caller};
+use super::gate::MasterGate;
+use super::join::{Admission, JoinError, authority_for, renew};
+use super::listener::{ConnInfo, Door, Gate, Limits};
+use super::refusals::{PER_SOURCE, Refusals};
+use super::renewal::Own;
+use super::routes::Enrolling;
+use axum::routing::get;
+use axum::{Extension, Router};
+use bytes::Bytes;
+use cellwright_api::internal::PROTOCOL;
+use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
+use cellwright_cell::credential::{
+    DISMISSED_FOR, KeyPrint, PartKind, SecretHash, TokenFlaw, TokenKind,
+};
+use cellwright_cell::name::Name;
+use cellwright_cell::state::State;
+use cellwright_cell::time::{Span, Time};
+use cellwright_identity::authority::{Authority, Issued, Papers, SigningRequest};
+use cellwright_identity::enroll::{
+    BACKDATED, CERTIFICATE_LIFE, Holder, JOIN_PATH, JoinAnswer, JoinKind, JoinReply, JoinRequest,
+    JoinToken, NewKey, RENEW_PATH, RenewRequest, TOLERANCE, ToConfirm, own_key_print,
+};
+use cellwright_identity::files::{FilesError, IdentityFiles};
+use cellwright_identity::secret::Secret;
+use cellwright_identity::spiffe::{Identity, Part};
+use cellwright_identity::tls::{self, OutOfDate, Shown, Trust};
+use cellwright_master::audit::AuditLog;
+use cellwright_master::clock::SystemClock;
+use cellwright_master::handle::Caller;
+use cellwright_master::master::{Master, World};
+use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
+use cellwright_master::refused::RefusedBook;
+use cellwright_master::segments::Keep;
+use cellwright_master::settings::Settings;
+use cellwright_master::testing::Folder;
+use cellwright_store::{CallError, Peer};
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio_rustls::TlsConnector;
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+/// TLS libraries look at the machine's clock, so certificates are made around it.
+fn now() -> Time {
+    cellwright_master::clock::Clock::wall(&cellwright_master::clock::SystemClock)
+}
+
+fn loopback() -> Vec<String> {
+    vec!["localhost".into(), "127.0.0.1".into()]
+}
+
+fn apply(state: &mut State, at: Time, by: Actor, command: Command) -> Verdict {
+    apply_as(state, at, Request { by, id: None, command })
+}
+
+/// The use of a token, as its admission has it committed.
+fn use_token(state: &mut State, at: Time, admission: &Admission) -> Verdict {
+    let (id, command) = (Some(admission.id), admission.command.clone().unwrap());
+    let by = Actor::Replica(name("m1"));
+    apply_as(state, at, Request { by, id, command })
+}
+
+fn apply_as(state: &mut State, at: Time, request: Request) -> Verdict {
+    let entry = Entry { now: at, requests: vec![request] };
+    state.apply(&entry, &mut Vec::new()).remove(0)
+}
+
+/// A cell with a user `ann`, her token `ann-1` and secret `s`, good for an hour.
+fn state_with_ann(at: Time) -> State {
+    let mut state = State::default();
+    let hash = SecretHash(Secret::new("s".into()).hash());
+    for command in [
+        Command::AddUser { name: name("ann") },
+        Command::AddToken {
+            id: name("ann-1"),
+            kind: TokenKind::UserToken { user: name("ann") },
+            secret_hash: hash,
+            valid_for: Span::seconds(3600),
+            parent: None,
+        },
+    ] {
+        assert_eq!(apply(&mut state, at, Actor::Operator, command), Ok(Done::Applied));
+    }
+    state
+}
+
+struct TestGate {
+    cell: Name,
+    state: State,
+    refused: Mutex<Vec<String>>,
+}
+
+impl Gate for TestGate {
+    fn caller(
+        &self,
+        connection: &ConnInfo,
+        authorization: Option<&[u8]>,
+    ) -> Result<Caller, Unauthenticated> {
+        let holder = connection.holder.as_ref();
+        let open = Some(&OPEN).filter(|_| connection.open);
+        let evidence = Evidence { holder, authorization, open };
+        caller(evidence, &self.cell, &self.state, now())
+    }
+
+    fn refused(&self, _: &ConnInfo, method: &str, path: &str, why: &str) {
+        self.refused.lock().unwrap().push(format!("{method} {path} {why}"));
+    }
+}
+
+/// A listener that answers `/who` with the caller.
+struct Server {
+    address: SocketAddr,
+    gate: Arc<TestGate>,
+    shown: Option<Arc<Shown>>,
+    /// Who was turned away for the dates of a certificate alone.
+    out_of_date: Arc<Mutex<Vec<Holder>>>,
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(authority: Option<(&Authority, &Papers)>, limits: Limits) -> Server {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let out_of_date: Arc<Mutex<Vec<Holder>>> = Arc::default();
+        let shown =
+            authority.map(|(_, papers)| Shown::new(&papers.certificate, &papers.key).unwrap());
+        let door = match authority.zip(shown.clone()) {
+            None => Door::plain(any).await.unwrap(),
+            Some(((authority, _), shown)) => {
+                let told = out_of_date.clone();
+                let hear = move |holder: &Holder| told.lock().unwrap().push(holder.clone());
+                let hear = OutOfDate::told(hear);
+                let config = tls::server(authority.certificate_pem(), shown, hear).unwrap();
+                Door::tls(any, Arc::new(config)).await.unwrap()
+            }
+        };
+        let router = Router::new()
+            .route("/who", get(async |Extension(who): Extension<Caller>| format!("{who:?}")))
+            .route("/healthz", get(async || "ok"));
+        let gate = Arc::new(TestGate {
+            cell: name("aa"),
+            state: state_with_ann(now()),
+            refused: Mutex::default(),
+        });
+        let address = door.address().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        let serving = gate.clone();
+        let task = tokio::spawn(door.serve(router, serving, limits, async {
+            drop(stopped.await);
+        }));
+        Server { address, gate, shown, out_of_date, stop: Some(stop), task }
+    }
+
+    async fn stop(mut self) {
+        drop(self.stop.take());
+        self.task.await.unwrap();
+    }
+}
+
+/// One request over an open stream: status and body.
+async fn ask<S>(stream: S, path: &str, token: Option<&str>) -> Result<(u16, String), String>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let text = |error: hyper::Error| format!("{error:?}");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(text)?;
+    let driver = tokio::spawn(connection);
+    let mut request = hyper::Request::get(path).header("host", "localhost");
+    if let Some(token) = token {
+        request = request.header("authorization", token);
+    }
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    let response = sender.send_request(request).await.map_err(text)?;
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.map_err(text)?.to_bytes();
+    driver.abort();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+async fn ask_tls(
+    server: &Server,
+    trust: &Trust,
+    papers: Option<&Papers>,
+    token: Option<&str>,
+) -> Result<(u16, String), String> {
+    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client(trust, shown).map_err(|e| e.to_string())?;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let connector = TlsConnector::from(Arc::new(config));
+    let stream = connector.connect(host, stream).await.map_err(|e| format!("{e:?}"))?;
+    ask(stream, "/who", token).await
+}
+
+fn cell() -> (Authority, Papers) {
+    let authority = Authority::create(&name("aa"), now()).unwrap();
+    let master = Part::Master(name("m1"));
+    let papers = authority.equip(&master, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
+    (authority, papers)
+}
+
+#[tokio::test]
+async fn certificates_and_tokens_say_who_asks() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    for (part, expected) in [
+        (Part::Agent(name("n7")), "Agent(\"n7\")"),
+        (Part::Master(name("m2")), "Replica(\"m2\")"),
+        (Part::Scheduler(name("s1")), "Scheduler(\"s1\")"),
+        (Part::User(name("ann")), "User(\"ann\")"),
+    ] {
+        let shown = authority.equip(&part, &[], now(), CERTIFICATE_LIFE).unwrap();
+        let answer = ask_tls(&server, &trust, Some(&shown), None).await.unwrap();
+        assert_eq!(answer, (200, expected.to_owned()));
+    }
+    let by_token = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
+    assert_eq!(by_token, (200, "User(\"ann\")".to_owned()));
+    let pinned = Trust::Fingerprint(authority.fingerprint());
+    assert_eq!(ask_tls(&server, &pinned, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
+    assert!(server.gate.refused.lock().unwrap().is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_shows_nothing_good_is_refused() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let agent = Part::Agent(name("n7"));
+    let good = authority.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let stranger = authority.equip(&Part::User(name("bob")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    for (papers, token, code) in [
+        (None, None, "no-identity"),
+        (None, Some("Bearer ann-1.wrong"), "token-not-accepted"),
+        (None, Some("Bearer nobody.s"), "token-not-accepted"),
+        (None, Some("Basic ann-1.s"), "malformed-authorization"),
+        (Some(&good), Some("Bearer ann-1.s"), "two-identities"),
+        (Some(&stranger), None, "unknown-user"),
+    ] {
+        let (status, body) = ask_tls(&server, &trust, papers, token).await.unwrap();
+        assert_eq!(status, 401, "{code}: {body}");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (&body["code"], &body["details"]["reason"]),
+            (&"unauthenticated".into(), &code.into())
+        );
+        let refused = server.gate.refused.lock().unwrap().pop();
+        assert_eq!(refused, Some(format!("GET /who {code}")));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn foreign_and_expired_certificates_end_the_handshake() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let agent = Part::Agent(name("n7"));
+    let other = Authority::create(&name("aa"), now()).unwrap();
+    let foreign = other.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
+    let expired = authority.equip(&agent, &[], long_ago, CERTIFICATE_LIFE).unwrap();
+    let not_yet = Time(now().0 + CERTIFICATE_LIFE.0);
+    let early = authority.equip(&agent, &[], not_yet, CERTIFICATE_LIFE).unwrap();
+    for papers in [&foreign, &expired, &early] {
+        let answer = ask_tls(&server, &trust, Some(papers), None).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    // What is wrong with the dates of parts of this cell is heard of, and nothing of strangers.
+    let heard = std::mem::take(&mut *server.out_of_date.lock().unwrap());
+    let holder = |papers: &Papers| papers.holder().unwrap();
+    assert_eq!(heard, [holder(&expired), holder(&early)]);
+    let book = RefusedBook::default();
+    for (holder, words) in heard.iter().zip(["has expired", "is not valid yet"]) {
+        book.note_out_of_date(holder, now());
+        let told = book.own().remove(0);
+        assert!(told.machine == name("n7") && told.reason.contains(words), "{told:?}");
+    }
+    for wrong in
+        [Trust::Authority(other.certificate_pem().into()), Trust::Fingerprint(other.fingerprint())]
+    {
+        let answer = ask_tls(&server, &wrong, None, Some("Bearer ann-1.s")).await;
+        let error = answer.unwrap_err();
+        assert!(error.contains("UnknownIssuer") || error.contains("BadSignature"), "{error}");
+    }
+    server.stop().await;
+}
+
+/// Signed by a clock that is ahead or behind, or shown to one: an hour and more is no difference.
+#[tokio::test]
+async fn clocks_that_differ_by_an_hour_let_each_other_in() {
+    const MINUTE: i64 = 60_000;
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let agent = Part::Agent(name("n7"));
+    let day = 24 * 60;
+    for (ahead, fine) in [
+        (60, true),
+        (-60, true),
+        (120 + 50, true),
+        (120 + 70, false),
+        (-day - 50, true),
+        (-day - 70, false),
+    ] {
+        let at = Time(now().0.saturating_add_signed(ahead * MINUTE));
+        let papers = authority.equip(&agent, &[], at, CERTIFICATE_LIFE).unwrap();
+        let answer = ask_tls(&server, &trust, Some(&papers), None).await;
+        assert_eq!(answer.is_ok(), fine, "{ahead} min: {answer:?}");
+    }
+    server.stop().await;
+}
+
+/// A replica that started with its clock a day ahead: its certificate is for tomorrow.
+#[tokio::test]
+async fn a_master_whose_clock_was_ahead_signs_again_when_it_is_right() {
+    let folder = Folder::new();
+    let (authority, _) = cell();
+    let files = IdentityFiles::in_data(&folder.0);
+    files.create().unwrap();
+    files.save_authority(authority.certificate_pem(), authority.key_pem()).unwrap();
+    let (at, day) = (now(), Span::seconds(24 * 3600));
+    let start = |at: Time| {
+        Own::start(IdentityFiles::in_data(&folder.0), &name("m1"), loopback(), at).unwrap()
+    };
+    let mut own = start(at.plus(day));
+    assert!(!own.is_stale(at.plus(day), Time::ZERO), "nobody knows better yet");
+    assert!(own.is_stale(at, Time::ZERO), "the clock was set right");
+    assert!(own.is_stale(at.plus(day), at), "the log knows better");
+    own.renew(Issued::by_both(at.plus(day), at).unwrap()).unwrap();
+    for wall in [at, at.plus(day)] {
+        assert!(!own.is_stale(wall, at), "good by both");
+    }
+    let shown = files.papers().unwrap().unwrap();
+    let server = Server::start(Some((&authority, &shown)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    assert_eq!(ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
+    server.stop().await;
+    assert!(Issued::by_both(at.plus(Span(5 * day.0)), at).is_err(), "who knows which is right");
+}
+
+/// Agents serve too, and their certificates say so; but they name no host, whatever was asked for.
+#[tokio::test]
+async fn only_a_master_can_be_taken_for_a_server() {
+    let (authority, _) = cell();
+    let agent = Part::Agent(name("n7"));
+    let papers = authority.equip(&agent, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    for trust in [
+        Trust::Authority(authority.certificate_pem().into()),
+        Trust::Fingerprint(authority.fingerprint()),
+    ] {
+        let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
+        assert!(error.contains("NotValidForName"), "{error}");
+    }
+    server.stop().await;
+    let papers = authority.equip(&Part::User(name("ann")), &loopback(), now(), CERTIFICATE_LIFE);
+    let server = Server::start(Some((&authority, &papers.unwrap())), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
+    assert!(error.contains("Purpose") || error.contains("NotValidForName"), "{error}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_a_restart() {
+    let (authority, good) = cell();
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
+    let master = Part::Master(name("m1"));
+    let expired = authority.equip(&master, &loopback(), long_ago, CERTIFICATE_LIFE).unwrap();
+    let server = Server::start(Some((&authority, &expired)), Limits::default()).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let error = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap_err();
+    assert!(error.contains("Expired"), "{error}");
+    let shown = server.shown.as_ref().unwrap();
+    assert!(shown.exchange(&good.certificate, &expired.key).is_err(), "key of another");
+    shown.exchange(&good.certificate, &good.key).unwrap();
+    assert_eq!(ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
+    server.stop().await;
+}
+
+#[test]
+fn renewal_is_due_at_two_thirds_of_life() {
+    let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
+    let key = KeyPrint([0; 16]);
+    let until = BACKDATED.0 + 4000;
+    let holder = Holder { identity, key, from: Time(1000), until: Time(until) };
+    assert_eq!(holder.renew_at(), Time(until - 1000));
+}
+
+#[tokio::test]
+async fn plain_connections_exist_only_on_loopback() {
+    let server = Server::start(None, Limits::default()).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    // Whoever is on this machine reaches it, and still has to show the cell's token.
+    let (status, told) = ask(stream, "/who", None).await.unwrap();
+    assert_eq!(status, 401, "{told}");
+    server.stop().await;
+    for address in ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"] {
+        let Err(error) = Door::plain(address.parse().unwrap()).await else {
+            panic!("bound {address}");
+        };
+        assert!(error.to_string().contains("loopback"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn health_needs_no_identity() {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let config = tls::client(&Trust::Authority(authority.certificate_pem().into()), None).unwrap();
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    assert_eq!(ask(stream, "/healthz", None).await.unwrap(), (200, "ok".to_owned()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_identity_cannot_take_all_connections() {
+    let (authority, papers) = cell();
+    let limits = Limits { per_identity: 1, ..Limits::default() };
+    let server = Server::start(Some((&authority, &papers)), limits).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    let greedy = Part::Agent(name("n7"));
+    let greedy = authority.equip(&greedy, &[], now(), CERTIFICATE_LIFE).unwrap();
+    let shown = Shown::new(&greedy.certificate, &greedy.key).unwrap();
+    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let first = TlsConnector::from(config.clone()).connect(host(), stream).await.unwrap();
+    // The first keeps its connection: it is known to be seated once it was answered.
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(first)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = hyper::Request::get("/who").header("host", "localhost");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    assert!(ask_tls(&server, &trust, Some(&greedy), None).await.is_err());
+    let modest = authority.equip(&Part::Agent(name("n8")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    assert_eq!(ask_tls(&server, &trust, Some(&modest), None).await.unwrap().0, 200);
+    driver.abort();
+    server.stop().await;
+}
+
+/// A listener with room for few strangers, and how it is reached.
+async fn crowded(limits: Limits) -> (Server, Trust, Authority) {
+    let (authority, papers) = cell();
+    let server = Server::start(Some((&authority, &papers)), limits).await;
+    let trust = Trust::Authority(authority.certificate_pem().into());
+    (server, trust, authority)
+}
+
+/// Whether the other side has closed it.
+async fn is_closed(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    // Closed in order or torn off: both are closed.
+    matches!(tokio::io::AsyncReadExt::read(stream, &mut byte).await, Ok(0) | Err(_))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_of_strangers_keeps_nobody_out() {
+    let limits = Limits { strangers: 8, handshake: Duration::from_secs(600), ..Limits::default() };
+    let (server, trust, authority) = crowded(limits).await;
+    let mut held = Vec::new();
+    for _ in 0..500 {
+        held.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    for _ in 0..4 {
+        assert_eq!(ask_tls(&server, &trust, Some(&agent), None).await.unwrap().0, 200);
+        let user = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
+        assert_eq!(user.0, 200);
+    }
+    // All but the last few were closed, long before any deadline.
+    for stream in &mut held[..400] {
+        let closed = tokio::time::timeout(Duration::from_secs(60), is_closed(stream)).await;
+        assert_eq!(closed, Ok(true));
+    }
+    drop(held);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
+    let (short, long) = (Duration::from_millis(300), Duration::from_secs(600));
+    let (server, ..) = crowded(Limits { handshake: short, ..Limits::default() }).await;
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    let minute = Duration::from_secs(60);
+    assert_eq!(tokio::time::timeout(minute, is_closed(&mut silent)).await, Ok(true));
+    server.stop().await;
+    let limits = Limits { introduction: short, handshake: long, ..Limits::default() };
+    let (server, trust, authority) = crowded(limits).await;
+    let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let overstays = async || {
+        let nobody = Arc::new(tls::client(&trust, None).unwrap());
+        let stream = TcpStream::connect(server.address).await.unwrap();
+        let mut shaken = TlsConnector::from(nobody).connect(host(), stream).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::io::AsyncReadExt::read_to_end(&mut shaken, &mut rest);
+        assert!(tokio::time::timeout(minute, ended).await.is_ok(), "no request within the time");
+    };
+    overstays().await;
+    // Whoever has shown a certificate stays: agents poll when they like.
+    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let shown = Shown::new(&agent.certificate, &agent.key).unwrap();
+    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let known = TlsConnector::from(config).connect(host(), stream).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(
+        hyper_util::rt::TokioExecutor::new(),
+        TokioIo::new(known),
+    )
+    .await
+    .unwrap();
+    let driver = tokio::spawn(connection);
+    // Longer than a stranger is let stay who came after.
+    overstays().await;
+    let request = hyper::Request::get("https://localhost/who");
+    let request = request.body(Empty::<Bytes>::new()).unwrap();
+    assert_eq!(sender.send_request(request).await.unwrap().status().as_u16(), 200);
+    driver.abort();
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_refused_time_and_again_is_closed() {
+    let server = Server::start(None, Limits { knocks: 3, ..Limits::default() }).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let mut refused = 0;
+    while sender.ready().await.is_ok() {
+        let request = hyper::Request::get("/who").header("host", "evil.example");
+        let asked = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+        let Ok(response) = asked.await else { break };
+        assert_eq!(response.status().as_u16(), 403);
+        refused += 1;
+        assert!(refused < 100, "never closed");
+    }
+    assert!(refused >= 3, "{refused}");
+    assert!(driver.await.is_ok());
+    server.stop().await;
+}
+
+/// A cell of one replica in this process, with a join token for the agent of `n7`.
+async fn running_cell(folder: &Folder) -> Master {
+    struct Nobody;
+    impl Peers for Nobody {
+        fn call(
+            &self,
+            _: u64,
+            peer: Peer,
+            _: PeerCall,
+        ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
+            Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
+        }
+    }
+    let world =
+        World { disk: folder.disk(), peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
+    let store = cellwright_store::Settings { cell: [7; 16], ..Default::default() };
+    let master = Master::start(1, Settings::default(), store, world).await.unwrap();
+    let handle = master.handle();
+    let me = Peer { name: "m1".into(), address: "127.0.0.1:1".into() };
+    handle.replica().bootstrap([(1, me)].into()).await.unwrap();
+    let mut status = handle.replica().watch();
+    status.wait_for(|status| status.role == cellwright_store::Role::Leader).await.unwrap();
+    let command = Command::AddToken {
+        id: name("join-1"),
+        kind: TokenKind::JoinAgent { machine: name("n7") },
+        secret_hash: SecretHash(Secret::new("j".into()).hash()),
+        valid_for: Span::seconds(900),
+        parent: None,
+    };
+    // Right after its election a leader may still be settling in.
+    let operator = Caller::Operator;
+    let mut verdict = None;
+    for _ in 0..100 {
+        match handle.submit(&operator, None, command.clone()).await {
+            Ok(answer) => {
+                verdict = Some(answer.verdict);
+                break;
+            }
+            Err(_) => handle.replica().watch().changed().await.unwrap(),
+        }
+    }
+    assert_eq!(verdict, Some(Ok(Done::Applied)));
+    master
+}
+
+/// One POST over TLS to a cell known only by its fingerprint.
+async fn send(
+    address: SocketAddr,
+    trust: &Trust,
+    papers: Option<&Papers>,
+    path: &str,
+    body: Vec<u8>,
+) -> (u16, Bytes) {
+    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client(trust, shown).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = hyper::Request::post(path).header("host", "localhost");
+    let request = request.header("content-type", "application/postcard");
+    let request = request.body(http_body_util::Full::new(Bytes::from(body))).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let status = response.status().as_u16();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    driver.abort();
+    (status, body)
+}
+
+/// The message of a joiner with this key.
+fn asking(token: &JoinToken, key: &NewKey) -> Vec<u8> {
+    let signing_request = key.signing_request.clone();
+    let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    postcard::to_stdvec(&request).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_joins_a_running_cell_once_and_renews() {
+    let folder = Folder::new();
+    let master = running_cell(&folder).await;
+    let (authority, papers) = cell();
+    let authority = Arc::new(authority);
+    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
+    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = door.address().unwrap();
+    let handle = master.handle().clone();
+    let keep = Keep { segment_bytes: 1 << 20, total_bytes: 1 << 20, age: CERTIFICATE_LIFE };
+    let audit_folder = Folder::new();
+    let audit = Arc::new(AuditLog::open(audit_folder.disk(), keep).unwrap());
+    let clock: Arc<dyn cellwright_master::clock::Clock> = Arc::new(SystemClock);
+    let gate = Arc::new(MasterGate {
+        cell: name("aa"),
+        handle: handle.clone(),
+        clock: clock.clone(),
+        audit: audit.clone(),
+        refusals: Refusals::default(),
+        open: None,
+    });
+    let (authority_too, task_life) = (authority.clone(), Span::seconds(3600));
+    let router = Enrolling { handle, authority: authority_too, clock, task_life }.router();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(door.serve(router, gate, Limits::default(), async {
+        drop(stopped.await);
+    }));
+    let pinned = Trust::Fingerprint(authority.fingerprint());
+    let token = JoinToken::parse(
+        request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7"))).token.expose(),
+    )
+    .unwrap();
+    let key = token.signing_key(&[]).unwrap();
+    let joining = asking(&token, &key);
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, joining.clone()).await;
+    assert_eq!(status, 200, "{body:?}");
+    let answer = certified(Ok(postcard::from_bytes(&body).unwrap()));
+    let own = Papers { certificate: answer.certificate, key: key.key };
+    let identity = own.holder().unwrap().identity;
+    assert_eq!(identity.to_string(), "spiffe://aa/agent/n7");
+    // The answer may have been lost: who asks again with the same key gets it again.
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, joining).await;
+    assert_eq!(status, 200, "{body:?}");
+    let again = certified(Ok(postcard::from_bytes(&body).unwrap()));
+    assert_eq!(Holder::of_pem(&again.certificate).unwrap().identity, identity);
+    let remembered = || master.handle().read().state.windows().len();
+    let before = remembered();
+    let thief = asking(&token, &token.signing_key(&[]).unwrap());
+    let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
+    assert!(status == 403 && String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
+    assert_eq!(remembered(), before, "a used token writes nothing");
+    renewals_are_refused(address, &pinned, &own, &audit).await;
+    drop(stop);
+    serving.await.unwrap();
+    master.stop().await;
+}
+
+/// Of an agent whose machine the cell does not know yet, and of nobody.
+async fn renewals_are_refused(address: SocketAddr, pinned: &Trust, own: &Papers, audit: &AuditLog) {
+    let identity = own.holder().unwrap().identity;
+    let next = NewKey::make(&identity, &[]).unwrap();
+    let renewal =
+        RenewRequest { protocol: PROTOCOL, signing_request: next.signing_request.clone() };
+    let renewal = postcard::to_stdvec(&renewal).unwrap();
+    let (status, body) = send(address, pinned, Some(own), RENEW_PATH, renewal.clone()).await;
+    assert_eq!(status, 403, "{body:?}");
+    let (status, _) = send(address, pinned, None, RENEW_PATH, renewal).await;
+    assert_eq!(status, 401);
+    let refused = audit.read_after(0, u32::MAX, 10).unwrap().items;
+    assert_eq!(refused.len(), 1);
+    assert_eq!(refused[0].line.verdict, "no-identity");
+    for _ in 0..3 * PER_SOURCE {
+        assert_eq!(send(address, pinned, None, RENEW_PATH, vec![]).await.0, 401);
+    }
+    let lines = audit.read_after(0, u32::MAX, 1000).unwrap().items.len() as u64;
+    assert_eq!(lines, PER_SOURCE, "the rest is counted");
+}
+
+#[test]
+fn a_certificate_of_another_cell_or_past_its_time_is_nobody() {
+    let state = state_with_ann(now());
+    let holder = |cell: &str, until: Time| Holder {
+        key: KeyPrint([0; 16]),
+        identity: Identity { cell: name(cell), part: Part::Agent(name("n7")) },
+        from: Time::ZERO,
+        until,
+    };
+    let check = |holder: &Holder, expected: Result<Caller, Unauthenticated>| {
+        let evidence = Evidence { holder: Some(holder), authorization: None, open: None };
+        assert_eq!(caller(evidence, &name("aa"), &state, now()), expected);
+    };
+    check(&holder("aa", Time::NEVER), Ok(Caller::Agent(name("n7"))));
+    let other = Unauthenticated::OtherCell { found: name("bb"), cell: name("aa") };
+    check(&holder("bb", Time::NEVER), Err(other));
+    check(&holder("aa", now()), Ok(Caller::Agent(name("n7"))));
+    let over = Time(now().0 - TOLERANCE.0 - 1);
+    check(&holder("aa", over), Err(Unauthenticated::CertificateExpired));
+}
+
+#[test]
+fn an_expired_token_and_a_join_token_open_no_session() {
+    let at = now();
+    let mut state = state_with_ann(at);
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let ask = |header: &str, at: Time| {
+        let authorization = Some(header.as_bytes());
+        let evidence = Evidence { holder: None, authorization, open: Some(&OPEN) };
+        caller(evidence, &name("aa"), &state, at)
+    };
+    assert_eq!(ask("bearer ann-1.s", at), Ok(Caller::User(name("ann"))));
+    let late = at.plus(Span::seconds(3600));
+    assert_eq!(ask("Bearer ann-1.s", late), Err(Unauthenticated::Token));
+    assert_eq!(ask("Bearer join-1.j", at), Err(Unauthenticated::Token));
+    for wrong in ["Bearer", "Bearer x", "Bearer ann-1.", "Bearer A.s", "ann-1.s", "\u{e9} a.b"] {
+        assert_eq!(ask(wrong, at), Err(Unauthenticated::Malformed), "{wrong}");
+    }
+}
+
+/// Of a token that nobody has.
+const OPEN: SecretHash = SecretHash([9; 32]);
+
+/// Where those who join in these tests ask from.
+const FROM: &str = "10.0.0.2";
+
+fn certified(reply: Result<JoinReply, JoinError>) -> JoinAnswer {
+    match reply.unwrap() {
+        JoinReply::Certified(answer) => answer,
+        JoinReply::Waiting(_) => panic!("it is to wait"),
+    }
+}
+
+/// Puts a join token `join-1` with secret `j` into the state, bound to `bound`.
+fn join_token(state: &mut State, at: Time, kind: JoinKind, bound: &str) {
+    let kind = match kind {
+        JoinKind::Agent => TokenKind::JoinAgent { machine: name(bound) },
+        JoinKind::Replica => TokenKind::JoinReplica { name: name(bound) },
+        JoinKind::Scheduler => TokenKind::JoinScheduler { name: name(bound) },
+    };
+    let command = Command::AddToken {
+        id: name("join-1"),
+        kind,
+        secret_hash: SecretHash(Secret::new("j".into()).hash()),
+        valid_for: Span::seconds(900),
+        parent: None,
+    };
+    assert_eq!(apply(state, at, Actor::Operator, command), Ok(Done::Applied));
+}
+
+fn request(authority: &Authority, kind: JoinKind, claimed: &str, asked: &Part) -> JoinRequest {
+    let token = JoinToken {
+        kind,
+        name: name(claimed),
+        id: "join-1".into(),
+        secret: Secret::new("j".into()),
+        fingerprint: authority.fingerprint(),
+    };
+    let identity = Identity { cell: authority.cell().clone(), part: asked.clone() };
+    let key = NewKey::make(&identity, &loopback()).unwrap();
+    JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request: key.signing_request }
+}
+
+#[test]
+fn a_join_token_is_good_for_one_certificate() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let agent = Part::Agent(name("n7"));
+    let joining = request(&authority, JoinKind::Agent, "n7", &agent);
+    let first = Admission::judge(&joining, FROM, &state, at).unwrap();
+    // A request of another, judged before the first is committed: only the log tells them apart.
+    let thief = request(&authority, JoinKind::Agent, "n7", &agent);
+    let second = Admission::judge(&thief, FROM, &state, at).unwrap();
+    let used = use_token(&mut state, at, &first);
+    let answer = certified(first.answer(Some(used), &authority, at));
+    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    let refused = use_token(&mut state, at, &second);
+    let refused = second.answer(Some(refused), &authority, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    // Whoever has not heard the answer asks again; the token is used once all the same.
+    let again = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let before = state.tokens().len();
+    let used = use_token(&mut state, at, &again);
+    assert_eq!((used.clone(), state.tokens().len()), (Ok(Done::Applied), before));
+    let answer = certified(again.answer(Some(used), &authority, at));
+    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    // Once the use is known, nobody else gets as far as the log, not even who was refused there.
+    let third = request(&authority, JoinKind::Agent, "n7", &agent);
+    for other in [&thief, &third] {
+        let refused = Admission::judge(other, FROM, &state, at);
+        assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    }
+    let late = at.plus(Span::seconds(900));
+    let expired = Admission::judge(&joining, FROM, &state, late);
+    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+}
+
+/// A replica's key, its request to join as m2, and the state in which its token was used.
+fn asked_in(authority: &Authority, at: Time) -> (NewKey, JoinRequest, State) {
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Replica, "m2");
+    let token = JoinToken {
+        kind: JoinKind::Replica,
+        name: name("m2"),
+        id: "join-1".into(),
+        secret: Secret::new("j".into()),
+        fingerprint: authority.fingerprint(),
+    };
+    let key = token.signing_key(&loopback()).unwrap();
+    let signing_request = key.signing_request.clone();
+    let joining = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+    let first = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let used = use_token(&mut state, at, &first);
+    let answer = first.answer(Some(used), authority, at).unwrap();
+    let own = own_key_print(&key.key).unwrap();
+    assert!(matches!(answer, JoinReply::Waiting(ToConfirm { key, .. }) if key == own));
+    (key, joining, state)
+}
+
+fn confirm(state: &mut State, at: Time, key: KeyPrint) {
+    let command = Command::ConfirmReplica { name: name("m2"), key };
+    assert_eq!(apply(state, at, Actor::Operator, command), Ok(Done::Applied));
+}
+
+#[test]
+fn nothing_of_the_authority_goes_to_a_replica_that_nobody_confirmed() {
+    let (authority, _) = cell();
+    let at = now();
+    let (key, joining, mut state) = asked_in(&authority, at);
+    let entries = state.tokens().len();
+    for _ in 0..3 {
+        let again = Admission::judge(&joining, FROM, &state, at).unwrap();
+        assert!(again.command.is_none(), "who asks again writes nothing");
+        let answer = again.answer(None, &authority, at).unwrap();
+        assert!(matches!(answer, JoinReply::Waiting(_)));
+    }
+    assert_eq!(state.tokens().len(), entries);
+    let thief = request(&authority, JoinKind::Replica, "m2", &Part::Master(name("m2")));
+    let refused = Admission::judge(&thief, FROM, &state, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    confirm(&mut state, at, own_key_print(&key.key).unwrap());
+    let refused = Admission::judge(&thief, FROM, &state, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))), "nor with it confirmed");
+}
+
+#[test]
+fn the_authoritys_key_goes_to_who_has_the_confirmed_key_and_in_time() {
+    let (authority, _) = cell();
+    let at = now();
+    let (key, joining, mut state) = asked_in(&authority, at);
+    let own = own_key_print(&key.key).unwrap();
+    // Certificates of the same name with the confirmed key, another key, and another name.
+    let signed = |part: &Part, key: &NewKey| {
+        let request = SigningRequest::parse(&key.signing_request).unwrap();
+        let pem = authority.sign(&request, part, &[], at, CERTIFICATE_LIFE).unwrap();
+        Holder::of_pem(&pem).unwrap()
+    };
+    let m2 = Part::Master(name("m2"));
+    let holder = signed(&m2, &key);
+    assert_eq!(holder.key, own);
+    let given = |holder: &Holder, state: &State, at: Time| {
+        authority_for(PROTOCOL, holder, &authority, state, at).map(|(whose, _)| whose)
+    };
+    let refused = |given| assert!(matches!(given, Err(JoinError::Unconfirmed { .. })));
+    refused(given(&holder, &state, at));
+    confirm(&mut state, at, own);
+    assert_eq!(given(&holder, &state, at).unwrap(), format!("m2 with key {own}"));
+    let other = NewKey::make(&Identity { cell: name("aa"), part: m2.clone() }, &[]).unwrap();
+    refused(given(&signed(&m2, &other), &state, at));
+    refused(given(&signed(&Part::Master(name("m3")), &key), &state, at));
+    refused(given(&signed(&Part::Agent(name("m2")), &key), &state, at));
+    let late = at.plus(Span::seconds(900));
+    refused(given(&holder, &state, late));
+    let again = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let answer = certified(again.answer(None, &authority, at));
+    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().key, own);
+}
+
+#[test]
+fn a_join_token_is_good_for_its_own_name_only() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Agent, "n7");
+    let check = |claimed: &str, kind: JoinKind, asked: Part| {
+        let joining = request(&authority, kind, claimed, &asked);
+        match Admission::judge(&joining, FROM, &state, at) {
+            Err(JoinError::OtherName { .. }) => {}
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("{asked} accepted with a token for agent/n7"),
+        }
+    };
+    check("n7", JoinKind::Agent, Part::Agent(name("n8")));
+    check("n8", JoinKind::Agent, Part::Agent(name("n8")));
+    check("n7", JoinKind::Replica, Part::Master(name("n7")));
+    check("n7", JoinKind::Agent, Part::User(name("n7")));
+    let good = request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7")));
+    let late = at.plus(Span::seconds(900));
+    let expired = Admission::judge(&good, FROM, &state, late);
+    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+}
+
+#[test]
+fn a_scheduler_joins_once_under_its_name() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = State::default();
+    join_token(&mut state, at, JoinKind::Scheduler, "s1");
+    let scheduler = Part::Scheduler(name("s1"));
+    for (claimed, asked) in [("s1", "s2"), ("s2", "s2"), ("s2", "s1")] {
+        let asked = Part::Scheduler(name(asked));
+        let other = request(&authority, JoinKind::Scheduler, claimed, &asked);
+        let judged = Admission::judge(&other, FROM, &state, at);
+        assert!(matches!(judged, Err(JoinError::OtherName { .. })), "{claimed} {asked}");
+    }
+    let joining = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
+    let admission = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let used = use_token(&mut state, at, &admission);
+    let answer = certified(admission.answer(Some(used), &authority, at));
+    let holder = Holder::of_pem(&answer.certificate).unwrap();
+    assert_eq!(holder.identity.part, scheduler);
+    let another = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
+    let refused = Admission::judge(&another, FROM, &state, at);
+    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    let next = NewKey::make(&holder.identity, &[]).unwrap();
+    let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
+    assert_eq!(Holder::of_pem(&renewed.unwrap().certificate).unwrap().identity, holder.identity);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
+    let (authority, papers) = cell();
+    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
+    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
+    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = door.address().unwrap();
+    // No other limit ends a connection on which nothing is asked.
+    let limits = Limits { handshake: Duration::from_secs(3600), ..Limits::default() };
+    let (cell, state, refused) = (name("aa"), State::default(), Mutex::default());
+    let gate = Arc::new(TestGate { cell, state, refused });
+    let serving = tokio::spawn(door.serve(Router::new(), gate, limits, std::future::pending()));
+    let agent = Part::Agent(name("n7"));
+    let brief = authority.equip(&agent, &[], now(), Span::seconds(2)).unwrap();
+    let shown = Shown::new(&brief.certificate, &brief.key).unwrap();
+    let trust = Trust::Authority(authority.certificate_pem().to_owned());
+    let config = tls::client(&trust, Some(shown)).unwrap();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
+    let mut rest = Vec::new();
+    let ended = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut rest);
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    assert!(brief.holder().unwrap().until <= now(), "and was not closed too early");
+    serving.abort();
+}
+
+#[test]
+fn a_replica_gets_its_hosts_and_the_authority() {
+    let (authority, _) = cell();
+    let at = now();
+    let (key, joining, mut state) = asked_in(&authority, at);
+    confirm(&mut state, at, own_key_print(&key.key).unwrap());
+    let admission = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let answer = certified(admission.answer(None, &authority, at));
+    let holder = Holder::of_pem(&answer.certificate).unwrap();
+    let (_, given) = authority_for(PROTOCOL, &holder, &authority, &state, at).unwrap();
+    let key = given.authority_key;
+    let second = Authority::from_pem(answer.authority, key).unwrap();
+    assert_eq!(second.fingerprint(), authority.fingerprint());
+    assert_eq!(second.cell(), &name("aa"));
+    let der = tls::certificates("certificate", &answer.certificate).unwrap().remove(0);
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der).unwrap();
+    let names = parsed.subject_alternative_name().unwrap().unwrap();
+    assert_eq!(names.value.general_names.len(), 3, "identity, host name and address");
+}
+
+#[test]
+fn renewal_is_for_the_holder_as_long_as_the_cell_knows_it() {
+    let (authority, _) = cell();
+    let at = now();
+    let state = state_with_ann(at);
+    let ann = Part::User(name("ann"));
+    let papers = authority.equip(&ann, &[], at, CERTIFICATE_LIFE).unwrap();
+    let holder = papers.holder().unwrap();
+    let ask = |asked: &Part, state: &State, at: Time| {
+        let identity = Identity { cell: name("aa"), part: asked.clone() };
+        let key = NewKey::make(&identity, &[]).unwrap();
+        renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at)
+    };
+    let later = holder.renew_at();
+    let next = Holder::of_pem(&ask(&ann, &state, later).unwrap().certificate).unwrap();
+    assert!(next.until > holder.until);
+    let other = ask(&Part::User(name("bob")), &state, later);
+    assert!(matches!(other, Err(JoinError::OtherHolder { .. })));
+    assert!(matches!(ask(&ann, &State::default(), later), Err(JoinError::Gone { .. })));
+    let over = holder.until.plus(TOLERANCE);
+    assert!(matches!(ask(&ann, &state, over), Err(JoinError::Expired)));
+}
+
+#[test]
+fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
+    let (authority, _) = cell();
+    let at = now();
+    let mut state = state_with_ann(at);
+    for (part, kind) in [
+        (Part::Scheduler(name("s1")), PartKind::Scheduler),
+        (Part::Master(name("m2")), PartKind::Replica),
+    ] {
+        let holder = authority.equip(&part, &[], at, CERTIFICATE_LIFE).unwrap().holder().unwrap();
+        let ask = |state: &State| {
+            let evidence = Evidence { holder: Some(&holder), authorization: None, open: None };
+            let known = caller(evidence, &name("aa"), state, at);
+            let key = NewKey::make(&holder.identity, &[]).unwrap();
+            let next = renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at);
+            (known, next.map(drop))
+        };
+        let (known, next) = ask(&state);
+        assert!(known.is_ok() && next.is_ok(), "{part}");
+        let dismiss = Command::Dismiss { part: kind, name: part.name().clone() };
+        assert_eq!(apply(&mut state, at, Actor::Operator, dismiss), Ok(Done::Applied));
+        let (known, next) = ask(&state);
+        assert_eq!(known, Err(Unauthenticated::Dismissed { part: part.clone() }));
+        assert!(matches!(next, Err(JoinError::Gone { .. })), "{part}");
+    }
+}
+
+/// What is remembered outlives every certificate made before.
+#[test]
+fn dismissals_outlive_certificates() {
+    assert!(DISMISSED_FOR > CERTIFICATE_LIFE);
+}
+
+#[test]
+fn a_signing_request_of_garbage_or_with_a_broken_signature_is_refused() {
+    let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
+    let key = NewKey::make(&identity, &[]).unwrap();
+    assert!(SigningRequest::parse(&key.signing_request).is_ok());
+    for wrong in
+        ["", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----"]
+    {
+        assert!(SigningRequest::parse(wrong).is_err());
+    }
+    let lines: Vec<&str> = key.signing_request.lines().collect();
+    let mut damaged = lines.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>();
+    let last = damaged.len() - 2;
+    damaged[last] = damaged[last].chars().rev().collect();
+    assert!(SigningRequest::parse(&damaged.join("\n")).is_err());
+}
+
+#[test]
+fn keys_on_disk_are_private_or_refused() {
+    let folder = std::env::temp_dir().join(format!("cellwright-keys-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&folder));
+    let files = IdentityFiles::in_data(&folder);
+    files.create().unwrap();
+    let (authority, papers) = cell();
+    assert!(!files.has_authority() && files.papers().unwrap().is_none());
+    files.save_authority(authority.certificate_pem(), authority.key_pem()).unwrap();
+    files.save_papers(&papers).unwrap();
+    assert_eq!(files.authority().unwrap().fingerprint(), authority.fingerprint());
+    assert_eq!(files.papers().unwrap().unwrap().certificate, papers.certificate);
+    let key = folder.join("identity/authority.key");
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
+    assert_eq!(mode(&key) & 0o777, 0o600);
+    assert_eq!(mode(&folder.join("identity/node.key")) & 0o777, 0o600);
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(matches!(files.authority(), Err(FilesError::Exposed { mode: 0o640, .. })));
+    let other = authority.equip(&Part::Master(name("m1")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let mixed = Papers { certificate: papers.certificate.clone(), key: other.key };
+    files.save_papers(&mixed).unwrap();
+    assert!(files.papers().unwrap().is_none(), "a pair torn by a crash is made anew");
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,100 @@
+//! What a person should look at, as far as this replica knows: what the leader hears and misses,
+//! and the disks. Metrics say the same in figures, from this very list.
+
+use super::call::Call;
+use super::{Answered, Api, reply};
+use cellwright_api::types::{Alarm, AlarmView, Alarms, ClockOwner};
+use cellwright_cell::state::State;
+use cellwright_control::dating::Clocked;
+use cellwright_control::input::Alarm as Noticed;
+use cellwright_store::Role;
+
+impl Api {
+    pub(super) async fn list_alarms(&self, call: Call) -> Answered {
+        let status = self.handle.status();
+        let items = self.alarms().into_iter().map(AlarmView::from).collect();
+        let replica = self.replica_name(status.id);
+        let leads = status.role == Role::Leader;
+        let index = status.applied.unwrap_or(0);
+        Ok(reply::json(&call, index, &Alarms { replica, leads, items }))
+    }
+
+    /// All of them; machines that are silent one by one come last, for they may be many.
+    pub(super) fn alarms(&self) -> Vec<Alarm> {
+        let noticed = self.handle.alarms();
+        let state = self.handle.read().state;
+        let mut alarms = Vec::new();
+        if let Some(long) = self.handle.leaderless_for() {
+            alarms.push(Alarm::NoLeader { seconds: long.as_secs() });
+        }
+        alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
+            Noticed::MostMachinesSilent { silent, up } => {
+                Some(Alarm::MostMachinesSilent { silent: *silent, up: *up })
+            }
+            Noticed::DownRateLimited { waiting } => {
+                Some(Alarm::DownRateLimited { waiting: *waiting })
+            }
+            Noticed::MachineSilent { .. } | Noticed::ClockSkew { .. } => None,
+        }));
+        let parts = u32::try_from(self.damage().len()).unwrap_or(u32::MAX);
+        if parts > 0 {
+            let replica = self.replica_name(self.handle.status().id);
+            alarms.push(Alarm::DiskDamage { replica, parts });
+        }
+        alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
+            Noticed::ClockSkew { whose, seconds } => {
+                Some(Alarm::ClockSkew { clock: self.clock(&state, whose)?, seconds: *seconds })
+            }
+            _ => None,
+        }));
+        alarms.extend(self.disks());
+        alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
+            Noticed::MachineSilent { machine, silent } => {
+                let machine = state.machines().get(*machine)?.spec.name.to_string();
+                Some(Alarm::MachineSilent { machine, seconds: silent.0 / 1000 })
+            }
+            _ => None,
+        }));
+        alarms
+    }
+
+    /// Of all replicas on the leader, which asks them; of itself on others.
+    fn disks(&self) -> Vec<Alarm> {
+        let (rooms, members) = (self.handle.replica().rooms(), self.handle.status().members);
+        let one = |(id, room): (&u64, &cellwright_store::Room)| {
+            let (replica, free_bytes) = (members.get(id)?.peer.name.clone(), room.free);
+            if room.is_short() {
+                Some(Alarm::DiskShort { replica, free_bytes })
+            } else if room.is_getting_short() {
+                Some(Alarm::DiskLow { replica, free_bytes })
+            } else {
+                None
+            }
+        };
+        rooms.iter().filter_map(one).collect()
+    }
+
+    /// `None` for a machine that is gone.
+    fn clock(&self, state: &State, whose: &Clocked) -> Option<ClockOwner> {
+        Some(match whose {
+            Clocked::Log => ClockOwner::Log,
+            Clocked::Replica(id) => ClockOwner::Master(self.replica_name(*id)),
+            Clocked::Scheduler(name) => ClockOwner::Scheduler(printable(name)),
+            Clocked::Machine(id) => {
+                ClockOwner::Machine(state.machines().get(*id)?.spec.name.to_string())
+            }
+        })
+    }
+
+    pub(super) fn replica_name(&self, replica: u64) -> String {
+        let status = self.handle.status();
+        let member = status.members.get(&replica);
+        member.map_or_else(|| replica.to_string(), |member| member.peer.name.clone())
+    }
+}
+
+/// A scheduler calls itself what it likes.
+fn printable(name: &str) -> String {
+    let fine = |c: &char| c.is_ascii_alphanumeric() || "-_./".contains(*c);
+    name.chars().filter(fine).take(64).collect()
+}

@@ -1,0 +1,106 @@
+//! "Make this job so", and what that would do.
+//!
+//! A dry run applies the very command to a copy of the newest state, so that it cannot disagree
+//! with the cell; it can only be overtaken by it. `POST /v1/plan` goes further, and finds places
+//! for the tasks as well.
+
+use super::access::Viewer;
+use super::call::Call;
+use super::plan::{differences, without_comparing};
+use super::{Answered, Api, reply, user_of};
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::{Applied, SubmitJob, owner_or};
+use cellwright_cell::change;
+use cellwright_cell::command::{Actor, Became, Command, Done, Entry, Request, Verdict};
+use cellwright_cell::name::{JobKey, Name};
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use std::sync::Arc;
+
+impl Api {
+    pub(super) async fn apply_job(&self, mut call: Call) -> Answered {
+        let SubmitJob { owner, spec } = call.json(self).await?;
+        let owner = owner_or(owner, user_of(call.caller()?))?;
+        let expect = call.expect()?;
+        let name = spec.name.clone();
+        if call.flag("dry_run") {
+            return self.dry_run(&call, owner, spec, expect).await;
+        }
+        let command = Command::ApplyJob { owner: owner.clone(), spec, expect };
+        let (index, done) = self.commit(&call, command).await?;
+        let applied = applied(index, (owner, name), &done)?;
+        Ok(reply::json(&call, index, &applied))
+    }
+
+    /// What the call would do to the cell as it is now. Answered by the leader, as the call itself
+    /// would be; an idempotency key means nothing here.
+    async fn dry_run(
+        &self,
+        call: &Call,
+        owner: Name,
+        spec: JobSpec,
+        expect: Option<u32>,
+    ) -> Answered {
+        let caller = call.caller()?.clone();
+        let command = Command::ApplyJob { owner: owner.clone(), spec: spec.clone(), expect };
+        self.within_limits(&command)?;
+        let key = JobKey { user: owner.clone(), job: spec.name.clone() };
+        // Before anything of the job is looked at: a difference tells what is there.
+        self.may_change(&caller, &key).inspect_err(|error| {
+            self.take_down(call, "apply_job", &key.to_string(), error.code.as_str());
+        })?;
+        let refusing = self.refusing(&command);
+        self.handle.read_now().await?;
+        let (viewer, by, now) = (Viewer::of(&caller), caller, self.handle.log_time());
+        let (index, verdict, old, spec) = self
+            .ask_mirror(call.who(), move |_, view, _| {
+                let old = live(&view.state, &key);
+                let shown = without_comparing(&view.state, &viewer, &key.user, &spec);
+                Ok((view.index, tried(&view.state, by, now, command), old, shown))
+            })
+            .await?;
+        let done = verdict.map_err(|refusal| self.refused(&refusal, index, &refusing))?;
+        let mut applied = applied(index, (owner, spec.name.clone()), &done)?;
+        applied.dry_run = true;
+        applied.expect = Some(old.as_ref().map_or(0, |(version, _)| *version));
+        if let (Some((_, old)), Became::Updated) = (old, applied.became) {
+            applied.changes = differences(&old, &spec);
+            applied.class = Some(change::classify(&old, &spec));
+        }
+        Ok(reply::json(call, index, &applied))
+    }
+}
+
+/// The verdict on the command if it came next.
+fn tried(state: &State, by: Actor, now: Time, command: Command) -> Verdict {
+    let mut copy = state.clone();
+    let entry = Entry { now, requests: vec![Request { by, id: None, command }] };
+    let mut verdicts = copy.apply(&entry, &mut Vec::new());
+    // An entry of one request has one verdict.
+    verdicts.pop().unwrap_or(Ok(Done::Applied))
+}
+
+/// Version and spec of the job of that name that lives.
+fn live(state: &State, key: &JobKey) -> Option<(u32, Arc<JobSpec>)> {
+    let job = state.jobs().get(state.job_named(key)?)?;
+    (!job.is_dead()).then(|| (job.version, job.spec().clone()))
+}
+
+fn applied(index: u64, (user, name): (Name, Name), done: &Done) -> Result<Applied, ApiError> {
+    let Done::Job { became, version, closed } = *done else {
+        return Err(ApiError::new(Code::Internal, "the verdict is not one on a job"));
+    };
+    Ok(Applied {
+        index,
+        user,
+        name,
+        became,
+        version,
+        closed_update: closed,
+        dry_run: false,
+        expect: None,
+        changes: Vec::new(),
+        class: None,
+    })
+}

@@ -1,0 +1,88 @@
+//! The other replicas over the door of the cell's own parts: as keepers of blobs, and as candidates
+//! that say who they are before they become members.
+
+use cellwright_api::client::Client;
+use cellwright_api::client::content::transfer_time;
+use cellwright_api::client::parts::BLOB_PATH;
+use cellwright_api::types::MasterStatus;
+use cellwright_master::blobs::{BlobPeers, BlobStore, Digest, Intake};
+use cellwright_master::level::{Candidate, Candidates};
+use cellwright_store::Replica;
+use futures::future::BoxFuture;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// What giving or fetching a blob may take beside the time of its bytes: flushing them to disk.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a candidate may take to say who it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub struct HttpBlobPeers {
+    /// Shows this replica's certificate.
+    pub client: Client,
+    pub replica: Arc<Replica>,
+    pub store: Arc<BlobStore>,
+}
+
+impl HttpBlobPeers {
+    fn address(&self, peer: &str) -> Result<String, String> {
+        let members = self.replica.status().members;
+        let found = members.into_values().find(|member| member.peer.name == peer);
+        found.map(|member| member.peer.address).ok_or_else(|| format!("{peer} is no member"))
+    }
+
+    async fn take(&self, peer: &str, digest: Digest, mut intake: Intake) -> Result<(), String> {
+        let address = self.address(peer)?;
+        let path = format!("{BLOB_PATH}/{digest}");
+        let opened = self.client.download_at(&address, &path, LIMIT).await;
+        let mut content = opened.map_err(|e| e.to_string())?;
+        let limit = LIMIT + transfer_time(content.length().unwrap_or(self.store.limit()));
+        let taking = async {
+            while let Some(piece) = content.next().await.map_err(|e| e.to_string())? {
+                intake = intake.write(&piece).await.map_err(|e| e.to_string())?;
+            }
+            intake.finish().await.map(drop).map_err(|e| e.to_string())
+        };
+        timeout(limit, taking).await.map_err(|_| format!("{address} is too slow"))?
+    }
+}
+
+impl BlobPeers for HttpBlobPeers {
+    fn voters(&self) -> Vec<String> {
+        let status = self.replica.status();
+        let others = status.members.iter().filter(|(id, member)| **id != status.id && member.voter);
+        others.map(|(_, member)| member.peer.name.clone()).collect()
+    }
+
+    fn push(&self, peer: String, digest: Digest) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let address = self.address(&peer)?;
+            let path = format!("{BLOB_PATH}/{digest}");
+            let file = self.store.path(digest);
+            let given = self.client.put_file_at(&address, &path, &file, LIMIT).await;
+            given.map_err(|e| e.to_string())
+        })
+    }
+
+    fn fetch(
+        &self,
+        peer: String,
+        digest: Digest,
+        intake: Intake,
+    ) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move { self.take(&peer, digest, intake).await })
+    }
+}
+
+impl Candidates for HttpBlobPeers {
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>> {
+        Box::pin(async move {
+            let asked = self.client.bytes_at(&address, "/v1/masters", PATIENCE).await;
+            let bytes = asked.map_err(|error| error.to_string())?;
+            let status: MasterStatus = serde_json::from_slice(&bytes)
+                .map_err(|error| format!("what answers is no master: {error}"))?;
+            Ok(Candidate { id: status.id, level: status.level })
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! Blobs: bytes by digest. The bytes are on a majority of the replicas before the log hears of
+//! them.
+
+use super::access::Viewer;
+use super::call::Call;
+use super::{Answered, Api, bodies, reply, view};
+use crate::access::provenance;
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, header};
+use cellwright_api::error::ApiError;
+use cellwright_cell::blob::Blob;
+use cellwright_cell::command::Command;
+use cellwright_cell::name::{JobKey, Token};
+use cellwright_cell::reason::Refusal;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::state::State;
+use cellwright_master::blobs::{Reading, off_thread};
+use cellwright_store::Role;
+use futures::stream;
+use hyper::body::Body as _;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Jobs that are named of those that need a blob.
+const NAMED: usize = 10;
+
+/// What jobs say of one blob, which itself is bytes and a digest.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Known<'a> {
+    pub names: BTreeSet<&'a Token>,
+    pub used_by: Vec<String>,
+    pub uses: u32,
+}
+
+/// What all jobs say, by digest.
+fn known(state: &State) -> BTreeMap<&Token, Known<'_>> {
+    let mut all: BTreeMap<&Token, Known<'_>> = BTreeMap::new();
+    for (id, job) in state.jobs().iter() {
+        let key = (!job.is_dead()).then(|| state.job_key(id)).flatten();
+        note(&mut all, job.specs.values().map(AsRef::as_ref), key.as_ref());
+    }
+    for (id, cron) in state.crons().iter() {
+        note(&mut all, std::iter::once(&cron.spec.job), state.cron_key(id).as_ref());
+    }
+    all
+}
+
+/// What the viewer's own jobs name.
+fn digests_of<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
+    let Viewer::User(name) = viewer else { return BTreeSet::new() };
+    let user = state.user_named(name);
+    let jobs = state.jobs().iter().filter(|(_, job)| Some(job.user) == user);
+    let specs = jobs.flat_map(|(_, job)| job.specs.values().map(AsRef::as_ref));
+    let crons = state.crons().iter().filter(|(_, cron)| Some(cron.user) == user);
+    let specs = specs.chain(crons.map(|(_, cron)| &cron.spec.job));
+    specs.flat_map(|spec: &JobSpec| &spec.task.packages).map(|package| &package.digest).collect()
+}
+
+/// Takes down what the specs of one job name; `user`: the job, if it keeps what it names.
+fn note<'a>(
+    all: &mut BTreeMap<&'a Token, Known<'a>>,
+    specs: impl Iterator<Item = &'a JobSpec>,
+    user: Option<&JobKey>,
+) {
+    let packages: Vec<_> = specs.flat_map(|spec| &spec.task.packages).collect();
+    for package in &packages {
+        all.entry(&package.digest).or_default().names.insert(&package.name);
+    }
+    let digests: BTreeSet<&Token> = packages.iter().map(|package| &package.digest).collect();
+    let Some(user) = user else { return };
+    for digest in digests {
+        let known = all.entry(digest).or_default();
+        known.uses = known.uses.saturating_add(1);
+        if known.used_by.len() < NAMED {
+            known.used_by.push(user.to_string());
+        }
+    }
+}
+
+/// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
+pub(super) fn content(reading: Reading) -> Response<Body> {
+    let length = reading.length();
+    let pieces = stream::try_unfold(reading, async |mut reading: Reading| {
+        off_thread(move || Ok(reading.piece()?.map(|piece| (piece, reading)))).await
+    });
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    let binary = HeaderValue::from_static("application/octet-stream");
+    headers.insert(header::CONTENT_TYPE, binary);
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response
+}
+
+impl Api {
+    pub(super) async fn list_blobs(&self, call: Call) -> Answered {
+        let (view, consistent) = call.view(self).await?;
+        let rows = view.state.blobs().iter().map(|(id, row)| (u64::from(id.0), row));
+        let here = self.blocking(|api| api.backstage.blobs_here()).await?;
+        let is_here = |row: &Blob| here.contains(row.digest.as_str());
+        let (known, nothing) = (known(&view.state), Known::default());
+        // Whoever knows a digest may use it and read the content, so digests are not told around.
+        let viewer = call.viewer()?;
+        let own = digests_of(&view.state, &viewer);
+        let rows = rows.filter(|(_, row)| {
+            viewer.sees_all_inside(&view.state)
+                || row.by.user().is_some_and(|by| viewer.is(by))
+                || own.contains(&row.digest)
+        });
+        let shown = |row: &Blob| {
+            let known = known.get(&row.digest).unwrap_or(&nothing);
+            Some(view::blob(row, is_here(row), known))
+        };
+        let page = call.page('b', (view.index, consistent), rows, shown)?;
+        reply::page(&call, &page)
+    }
+
+    pub(super) async fn put_blob(&self, mut call: Call) -> Answered {
+        let digest = call.token("digest")?;
+        // Said before the bytes are taken, not after.
+        let status = self.handle.status();
+        if status.role != Role::Leader {
+            let leader = status.leader_peer().map(|(_, peer)| peer.address);
+            return Err(cellwright_control::input::Unavailable::NotLeader { leader }.into());
+        }
+        let content = call.stream();
+        if !content.is_end_stream() {
+            provenance::binary(&call.headers)?;
+        }
+        let limits = self.settings.package_limits;
+        let state = self.handle.read().state;
+        let known = state.blob_named(&digest).and_then(|id| state.blobs().get(id));
+        let (by, length) = (call.caller()?.clone(), content.size_hint().exact());
+        let claim = match known.map(|row| row.bytes) {
+            None => self.incoming.claim(&state, &by, length, limits)?,
+            Some(bytes) => self.incoming.claim_again(&by, bytes, limits)?,
+        };
+        let most = known.map_or(claim.bytes(), |row| row.bytes);
+        let content = bodies::paced(content, self.flow.pace);
+        let put = self.backstage.put_blob(digest.clone(), content, most).await;
+        let bytes = put.map_err(|error| {
+            let is_over = known.is_none() && error.details.get("limit") == Some(&most.into());
+            let exceeded = is_over.then(|| claim.exceeded(&state, limits)).flatten();
+            exceeded.map_or(error, ApiError::from)
+        })?;
+        let command = Command::AddBlob { digest: digest.clone(), bytes, limits };
+        let added = self.change(&call, command).await;
+        drop(claim);
+        if added.is_err() && self.incoming.is_empty() {
+            self.forget_unwanted(digest).await;
+        }
+        added
+    }
+
+    /// Removes what was brought and is not wanted, unless the log has it after all.
+    async fn forget_unwanted(&self, digest: Token) {
+        let Ok(view) = self.handle.read_now().await else { return };
+        if view.state.blob_named(&digest).is_some() {
+            return;
+        }
+        let removed = self.blocking(move |api| api.backstage.drop_blob(&digest)).await;
+        if let Err(error) = removed {
+            tracing::warn!(%error, "a package that was refused stays until the next sweep");
+        }
+    }
+
+    pub(super) async fn get_blob(&self, call: Call) -> Answered {
+        let digest = call.token("digest")?;
+        let known = self.handle.replicated().with(|view| view.state.blob_named(&digest).is_some());
+        if !known {
+            return Err(ApiError::from(Refusal::NoSuchBlob(digest)));
+        }
+        Ok(content(self.backstage.get_blob(digest).await?))
+    }
+
+    pub(super) async fn remove_blob(&self, call: Call) -> Answered {
+        let digest = call.token("digest")?;
+        self.change(&call, Command::RemoveBlob { digest }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::spec::PackageRef;
+    use cellwright_control::controller::testing::{Cell, job, key, name};
+
+    #[test]
+    fn a_blob_is_known_by_what_jobs_call_it_and_by_those_that_need_it() {
+        let mut cell = Cell::with_machines(1);
+        let digest = Token::new(&"a".repeat(64)).unwrap();
+        let mut submit = |named: &str, package: &str| {
+            let package = Token::new(package).unwrap();
+            let mut spec = job(named, 1);
+            spec.task.packages =
+                vec![PackageRef { name: package, digest: digest.clone(), bytes: 9 }];
+            cell.ok(Command::SubmitJob { owner: name("ubar"), spec });
+        };
+        for number in 0..NAMED + 2 {
+            submit(&format!("web-{number:02}"), "server");
+        }
+        submit("old", "httpd");
+        cell.ok(Command::StopJob { job: key("old"), expect: None });
+        let all = known(&cell.state);
+        let found = &all[&digest];
+        let names: Vec<&str> = found.names.iter().map(|name| name.as_str()).collect();
+        assert_eq!(names, ["httpd", "server"]);
+        assert_eq!((found.uses, found.used_by.len()), (12, NAMED));
+        assert_eq!(found.used_by[0], "ubar/web-00");
+        assert_eq!(all.len(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! A task with a health check that has been placed and has not passed it: the cell counts it as
+//! starting until it does, whether or not its program runs already.
+
+use cellwright_cell::health::{HealthCheck, Probe};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use cellwright_cell::time::Time;
+use cellwright_master::usage::Usage;
+use cellwright_sched::explain::units::span;
+
+/// Whether it has been placed, and its start is over only with its first good answer.
+pub(super) fn is_awaited(state: &State, row: &Task) -> bool {
+    row.state == TaskState::Assigned && check_of(state, row).is_some()
+}
+
+/// That it starts, as far as that is known. Its machine reports the same of a program that does not
+/// run yet and of one that does not answer; what runs is known by what it uses.
+pub(super) fn starting(
+    state: &State,
+    usage: &Usage,
+    id: TaskId,
+    machine: &str,
+    now: Time,
+) -> String {
+    let Some(row) = state.tasks().get(id) else { return String::new() };
+    let Some(check) = check_of(state, row) else {
+        return format!("starting: {machine} has still to start it.");
+    };
+    let since = span(now.since(row.changed_at));
+    let runs = row.machine().is_some_and(|on| usage.of_task(on, id, row.attempt).is_some());
+    let what = match runs {
+        true => format!("it runs on {machine} and has not passed its health check yet"),
+        false => format!("{machine} prepares it, or it has not passed its health check yet"),
+    };
+    format!("starting: {what}: {}. It was placed {since} ago.", question(&check))
+}
+
+fn check_of(state: &State, row: &Task) -> Option<HealthCheck> {
+    state.spec_of(row)?.task.health.clone()
+}
+
+/// What is asked, how often, and from when on failing it has consequences.
+fn question(check: &HealthCheck) -> String {
+    let asks = match &check.probe {
+        Probe::Http { port, path } => format!("GET {path} at its port {port}"),
+        Probe::Tcp { port } => format!("a connection to its port {port}"),
+        Probe::Command(words) => words.join(" "),
+    };
+    format!("{asks}, where failures count from {} after its start", span(check.start_period))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_api::internal::TaskUsage;
+    use cellwright_cell::resource::Resources;
+    use cellwright_cell::time::Span;
+    use cellwright_control::controller::testing::{Cell, job};
+    use cellwright_master::usage::UsageBook;
+
+    #[test]
+    fn one_that_runs_and_has_not_passed_its_check_is_told_from_one_that_may_not_run_yet() {
+        let mut cell = Cell::with_machines(1);
+        let mut checked = job("jfoo", 1);
+        let check = serde_json::json!({ "probe": { "command": ["test", "-e", "up"] } });
+        checked.task.health = serde_json::from_value(check).unwrap();
+        cell.submit(&checked);
+        cell.submit(&job("jbar", 1));
+        cell.place();
+        let now = cell.task("jfoo", 0).changed_at.plus(Span::seconds(5));
+        let told = |usage: &Usage, job: &str| {
+            starting(&cell.state, usage, cell.task_id(job, 0), "m0", now)
+        };
+        let nothing = Usage::default();
+        assert_eq!(told(&nothing, "jbar"), "starting: m0 has still to start it.");
+        let open = told(&nothing, "jfoo");
+        let either = "starting: m0 prepares it, or it has not passed its health check yet: test";
+        assert!(open.starts_with(either), "{open}");
+        let (row, task) = (cell.task("jfoo", 0), cell.task_id("jfoo", 0));
+        let book = UsageBook::default();
+        let used = Resources::new(1, 1, 0, 0);
+        book.note(row.machine().unwrap(), vec![TaskUsage { task, attempt: row.attempt, used }]);
+        let runs = told(&book.read(), "jfoo");
+        let sure = "starting: it runs on m0 and has not passed its health check yet: test -e up, \
+                    where failures count from 30 s after its start. It was placed 5 s ago.";
+        assert_eq!(runs, sure);
+        assert!(is_awaited(&cell.state, row) && !is_awaited(&cell.state, cell.task("jbar", 0)));
+    }
+}

@@ -1,0 +1,85 @@
+//! The board that questions are answered from (`explain`, `plan`). To build one takes a look at
+//! every machine and task of the cell; a mirror that was built once follows by the events alone,
+//! so that a question costs what it asks for. It exists from the first question on, and is given up
+//! when nobody asked while more happened than is kept.
+
+use cellwright_master::replicated::{News, Replicated, View};
+use cellwright_sched::Board;
+use std::sync::{Mutex, PoisonError};
+
+#[derive(Default)]
+pub(super) struct Mirror(Mutex<Option<Board>>);
+
+impl Mirror {
+    /// Asks something of the cell as it is now. One question at a time.
+    pub fn ask<T>(&self, cell: &Replicated, question: impl FnOnce(&View, &mut Board) -> T) -> T {
+        // A question that failed may have left the board half changed: a new one is built then.
+        let mut held = self.0.lock().unwrap_or_else(|poisoned| {
+            self.0.clear_poison();
+            let mut held = PoisonError::into_inner(poisoned);
+            *held = None;
+            held
+        });
+        let (view, news) = cell.view_and_news();
+        let mut board = match (held.take(), news) {
+            (Some(mut board), News::Events(events)) => {
+                board.sync(&view.state, &events);
+                board
+            }
+            _ => Board::from_state(&view.state),
+        };
+        let answer = question(&view, &mut board);
+        *held = Some(board);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::command::{Actor, Command, Entry, Request};
+    use cellwright_cell::encode;
+    use cellwright_cell::name::Name;
+    use cellwright_cell::time::Time;
+    use cellwright_master::records::Records;
+    use cellwright_master::replicated::CellMachine;
+    use cellwright_master::settings::Settings;
+    use cellwright_master::testing::Folder;
+    use cellwright_store::Machine as _;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_board_is_that_of_the_state_whatever_happened_between() {
+        let folder = Folder::new();
+        let Settings { events, audit, .. } = Settings::default();
+        let records = Records::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
+        let cell = Replicated::new(records);
+        let mut machine = CellMachine(cell.clone());
+        let mirror = Mirror::default();
+        let same = |view: &View, board: &mut Board| {
+            board.same_as(&Board::from_state(&view.state)).map(|()| view.index)
+        };
+        assert_eq!(mirror.ask(&cell, same), Ok(0));
+        let mut index = 0;
+        let mut apply = |commands: Vec<Command>| {
+            index += 1;
+            let request = |command| Request { by: Actor::Operator, id: None, command };
+            let requests = commands.into_iter().map(request).collect();
+            let entry = Entry { now: Time(index), requests };
+            machine.apply(index, 1, &encode::save_entry(&entry));
+        };
+        let add = |name: &str| {
+            let spec = serde_json::json!({"name": name, "capacity": {"cpu": 1000, "ram": 1000}});
+            Command::AddMachine(serde_json::from_value(spec).unwrap())
+        };
+        apply(vec![add("m1"), Command::AddUser { name: Name::new("ada").unwrap() }]);
+        assert_eq!(mirror.ask(&cell, same), Ok(1));
+        let job = serde_json::json!({"name": "web", "priority": 0, "count": 3,
+            "task": {"limits": {"cpu": 10, "ram": 10}, "command": ["true"]}});
+        let (owner, spec) = (Name::new("ada").unwrap(), serde_json::from_value(job).unwrap());
+        apply(vec![add("m2"), Command::SubmitJob { owner, spec }]);
+        apply(vec![add("m3")]);
+        assert_eq!(mirror.ask(&cell, same), Ok(3));
+        assert_eq!(mirror.ask(&cell, |_, board| board.pending().len()), 3);
+    }
+}

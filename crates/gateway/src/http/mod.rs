@@ -1,0 +1,403 @@
+//! The public API: a thin face on [`cellwright_master::handle::Handle`].
+//!
+//! The router is built from the table in `cellwright_api::routes`, and everything the table says is
+//! checked here before a handler runs: who may ask, which parameters exist, what they look like,
+//! how large a body may be. A handler turns a checked call into a read of the state or a command,
+//! and decides nothing: authorization and admission are rules of `apply`.
+//!
+//! Rejected: one extractor type per route. They check the same things at forty places, and what
+//! they refuse is refused in the framework's words instead of ours.
+
+pub(crate) mod access;
+mod alarms;
+mod apply;
+pub mod backstage;
+mod batch;
+pub mod blob_peers;
+mod blobs;
+pub mod bodies;
+mod call;
+mod change;
+mod cluster;
+mod console;
+mod exec;
+mod explain;
+mod feed;
+pub mod files;
+mod find;
+mod flow;
+mod holders;
+mod jobs;
+mod limits;
+mod list;
+mod machines;
+mod metrics;
+mod mirror;
+mod missing;
+mod names;
+mod output;
+mod overview;
+mod parts;
+mod plan;
+mod quota_hint;
+mod records;
+mod reply;
+mod resources;
+mod sending;
+mod shapes;
+mod socket;
+mod sql;
+mod tokens;
+mod trouble;
+mod unread;
+mod users;
+mod view;
+mod watch;
+
+pub use console::is_of_console;
+pub use reply::error_response;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::RawPathParams;
+use axum::extract::rejection::RawPathParamsRejection;
+use axum::http::{HeaderValue, Request, Response, header};
+use axum::routing::{MethodFilter, MethodRouter};
+use backstage::Backstage;
+use call::Call;
+use cellwright_api::client::agent::AgentDialler;
+use cellwright_api::error::{ApiError, Code, REMOVED};
+use cellwright_api::routes::{Method, Operation as O, Route, routes};
+use cellwright_cell::blob::BlobLimits;
+use cellwright_cell::name::Name;
+use cellwright_cell::spec::MAX_TASKS;
+use cellwright_master::flow::{Shares, Turns};
+use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::package_quota::Incoming;
+use cellwright_names::Zone;
+use cellwright_supervise::plant;
+use console::Console;
+use feed::Feed;
+use flow::Flow;
+pub use flow::FlowSettings;
+use metrics::Answers;
+use mirror::Mirror;
+use overview::Gallery;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::time::Instant;
+use unread::Unread;
+use watch::Picture;
+
+type Answered = Result<Response<Body>, ApiError>;
+
+/// How the API behaves.
+#[derive(Clone, Debug)]
+pub struct ApiSettings {
+    /// Bytes of one request's body, blobs apart.
+    pub body_limit: usize,
+    /// Tasks of one job, as far as this door lets them in.
+    pub tasks_per_job: u32,
+    /// Fingerprint of the cell's authority, for join tokens; absent on a `--dev` master.
+    pub authority: Option<String>,
+    /// Whether clients reach this cell over TLS: decides what redirects look like.
+    pub tls: bool,
+    /// What names end with.
+    pub zone: Zone,
+    /// How agents are dialled.
+    pub agents: AgentDialler,
+    /// Bytes of packages.
+    pub package_limits: BlobLimits,
+    pub flow: FlowSettings,
+}
+
+impl Default for ApiSettings {
+    fn default() -> ApiSettings {
+        ApiSettings {
+            body_limit: 32 << 20,
+            tasks_per_job: MAX_TASKS,
+            authority: None,
+            tls: false,
+            zone: Zone::default(),
+            agents: AgentDialler::plain(Vec::new()),
+            package_limits: BlobLimits::default(),
+            flow: FlowSettings::default(),
+        }
+    }
+}
+
+/// What handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    handle: Handle,
+    backstage: Arc<dyn Backstage>,
+    settings: Arc<ApiSettings>,
+    /// Explanations and plans walk the whole cell: one at a time, and those who ask take turns.
+    explaining: Turns,
+    mirror: Arc<Mirror>,
+    /// Each holds a connection to a machine.
+    following: Shares,
+    sessions: Shares,
+    flow: Flow,
+    feed: Arc<Feed>,
+    gallery: Arc<Gallery>,
+    answers: Arc<Answers>,
+    console: Arc<Console>,
+    /// Packages on their way.
+    incoming: Incoming,
+}
+
+impl Api {
+    #[must_use]
+    pub fn new(handle: Handle, backstage: Arc<dyn Backstage>, settings: ApiSettings) -> Api {
+        let flow = settings.flow;
+        Api {
+            handle,
+            backstage,
+            settings: Arc::new(settings),
+            explaining: flow.explaining(),
+            mirror: Arc::default(),
+            following: flow.following(),
+            sessions: flow.sessions(),
+            flow: Flow::new(&flow),
+            feed: Arc::default(),
+            gallery: Arc::default(),
+            answers: Arc::default(),
+            console: Arc::new(Console::from_environment()),
+            incoming: Incoming::default(),
+        }
+    }
+
+    /// Every route of the table, each with its handler.
+    pub fn router(&self) -> Router {
+        let mut paths: BTreeMap<&'static str, MethodRouter> = BTreeMap::new();
+        let mut methods: BTreeMap<&'static str, Vec<&'static str>> = BTreeMap::new();
+        for route in routes() {
+            methods.entry(route.path).or_default().push(route.method.as_str());
+            let api = self.clone();
+            let handler = move |params: Result<RawPathParams, RawPathParamsRejection>,
+                                request: Request<Body>| {
+                let api = api.clone();
+                async move { api.serve(route, params, request).await }
+            };
+            let on = paths.remove(route.path).unwrap_or_default();
+            paths.insert(route.path, on.on(filter(route.method), handler));
+        }
+        let mut router = Router::new();
+        for (path, on) in paths {
+            let allowed = methods.remove(path).unwrap_or_default();
+            router = router.route(path, on.fallback(move || not_allowed(path, allowed.clone())));
+        }
+        let router = router.merge(self.parts_router()).merge(self.console.router());
+        router.fallback(no_such_route)
+    }
+
+    async fn serve(
+        &self,
+        route: &'static Route,
+        params: Result<RawPathParams, RawPathParamsRejection>,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        let target = request.uri().path_and_query().map(ToString::to_string);
+        let start = Instant::now();
+        let (request, unread) = Unread::of(request);
+        let response = match self.answer(route, params, request).await {
+            Ok(response) => response,
+            Err(error) => {
+                unread.discard();
+                let mut response = error_response(&error);
+                let scheme = if self.settings.tls { "https" } else { "http" };
+                if let (Code::NotLeader, Some(leader)) = (error.code, error.leader())
+                    && let Ok(place) = HeaderValue::try_from(format!(
+                        "{scheme}://{leader}{}",
+                        target.unwrap_or_default()
+                    ))
+                {
+                    response.headers_mut().insert(header::LOCATION, place);
+                }
+                response
+            }
+        };
+        self.answers.count(route, response.status().as_u16(), start.elapsed());
+        response
+    }
+
+    async fn answer(
+        &self,
+        route: &'static Route,
+        params: Result<RawPathParams, RawPathParamsRejection>,
+        request: Request<Body>,
+    ) -> Answered {
+        plant(&format!("handler-{}", route.id()));
+        let mut call = Call::new(route, params, request)?;
+        self.let_in(&call)?;
+        if !is_of_replica(route.operation) && self.handle.is_removed() {
+            return Err(removed());
+        }
+        call.check()?;
+        let (who, under_way) = (call.who(), self.under_way(&call)?);
+        if route.method == Method::Get {
+            // Nobody reads it, and what was sent of it would be held for as long as a stream lasts.
+            drop(call.stream());
+        }
+        let response = self.dispatch(call).await?;
+        self.sending(&who, under_way, response)
+    }
+
+    async fn dispatch(&self, call: Call) -> Answered {
+        match call.route.operation {
+            O::ListJobs => self.list_jobs(call).await,
+            O::SubmitJob => self.submit_job(call).await,
+            O::ApplyJob => self.apply_job(call).await,
+            O::GetJob => self.get_job(call).await,
+            O::UpdateJob => self.update_job(call).await,
+            O::StopJob => self.stop_job(call).await,
+            O::StopTask => self.stop_task(call).await,
+            O::ResizeJob => self.resize_job(call).await,
+            O::UndoUpdate => self.undo_update(call).await,
+            O::CloseUpdate => self.close_update(call).await,
+            O::PlanJobs => self.plan_jobs(call).await,
+            O::Shapes => self.shapes(call).await,
+            O::ExplainJob => self.explain_job(call).await,
+            O::ListTasks => self.list_tasks(call).await,
+            O::GetTask => self.get_task(call).await,
+            O::ExplainTask => self.explain_task(call).await,
+            O::ReadOutput => self.read_output(call).await,
+            O::WatchOutput => self.watch_output(call).await,
+            O::ExecTask => self.exec_task(call).await,
+            O::ExecTaskInPage => self.exec_task_in_page(call).await,
+            O::WatchJobs => self.watch_jobs(call, Picture::Whole).await,
+            O::WatchJobRows => self.watch_jobs(call, Picture::Short).await,
+            O::LookUpJob => self.look_up_job(call).await,
+            O::WatchNames => self.watch_names(call).await,
+            O::PrometheusTargets => self.prometheus_targets(call).await,
+            O::ListMachines => self.list_machines(call).await,
+            O::AddMachine => self.add_machine(call).await,
+            O::ListMachineTasks => self.list_machine_tasks(call).await,
+            O::GetMachinePackages => self.machine_packages(call).await,
+            O::GetMachine => self.get_machine(call).await,
+            O::UpdateMachine => self.update_machine(call).await,
+            O::RemoveMachine => self.remove_machine(call).await,
+            O::StartDrain => self.drain(call, true).await,
+            O::StopDrain => self.drain(call, false).await,
+            _ => self.dispatch_more(call).await,
+        }
+    }
+
+    /// What is about neither jobs nor machines. A test asks each route, so none is forgotten.
+    async fn dispatch_more(&self, call: Call) -> Answered {
+        match call.route.operation {
+            O::ListUsers => self.list_users(call).await,
+            O::AddUser => self.add_user(call).await,
+            O::GetUser => self.get_user(call).await,
+            O::RemoveUser => self.remove_user(call).await,
+            O::SetCapabilities => self.set_capabilities(call).await,
+            O::SetQuota => self.set_quota(call).await,
+            O::RemoveQuota => self.remove_quota(call).await,
+            O::ListUserTokens | O::ListTokens => self.list_tokens(call).await,
+            O::AddUserToken => self.add_user_token(call).await,
+            O::AddJoinToken => self.add_join_token(call).await,
+            O::RevokeToken => self.revoke_token(call).await,
+            O::Dismiss => self.dismiss(call).await,
+            O::ListCrons => self.list_crons(call).await,
+            O::GetCron => self.get_cron(call).await,
+            O::SetCron => self.set_cron(call).await,
+            O::RemoveCron => self.remove_cron(call).await,
+            O::ListResources => self.list_resources(call).await,
+            O::GetResource => self.get_resource(call).await,
+            O::SetResource => self.set_resource(call).await,
+            O::DeleteResource => self.delete_resource(call).await,
+            O::ClusterStatus => self.cluster_status(call).await,
+            O::ListAlarms => self.list_alarms(call).await,
+            O::Find => self.find(call).await,
+            O::Overview => self.overview(call).await,
+            O::WatchOverview => self.watch_overview(call).await,
+            O::Batch => self.batch(call).await,
+            O::Sql => self.sql(call).await,
+            O::ListEvents => self.list_events(call).await,
+            O::WatchEvents => self.watch_events(call).await,
+            O::ListAudit => self.list_audit(call).await,
+            O::ListCheckpoints => self.list_checkpoints(call).await,
+            O::SaveCheckpoint => self.save_checkpoint(call).await,
+            O::MasterStatus => self.master_status(call).await,
+            O::AddMaster => self.add_master(call).await,
+            O::RemoveMaster => self.remove_master(call).await,
+            O::ConfirmMaster => self.confirm_master(call).await,
+            O::ListBlobs => self.list_blobs(call).await,
+            O::PutBlob => self.put_blob(call).await,
+            O::GetBlob => self.get_blob(call).await,
+            O::RemoveBlob => self.remove_blob(call).await,
+            O::OpenApi => Ok(reply::document(&call)),
+            O::Metrics => self.metrics(call).await,
+            O::Health => self.health(call).await,
+            O::Ready => self.ready(call).await,
+            _ => Err(ApiError::new(Code::Internal, "nobody answers this route")),
+        }
+    }
+}
+
+impl Api {
+    /// Whether the caller gets in at all; that one does not is taken down.
+    fn let_in(&self, call: &Call) -> Result<(), ApiError> {
+        self.admit(call).inspect_err(|error| {
+            self.take_down(call, call.route.method.as_str(), call.path(), error.code.as_str());
+        })
+    }
+
+    /// A line in the audit log for what does not go through the replicated log; says whether it was
+    /// written.
+    fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
+        let who = call.who();
+        let audit = &self.handle.replicated().records.audit;
+        let written = audit.apart(self.handle.log_time(), &who, command, object, verdict);
+        if let Err(error) = &written {
+            tracing::error!(%error, who, command, object, "a request was not taken down");
+        }
+        written.is_ok()
+    }
+}
+
+/// What a replica says of itself, whether it belongs to a cell or not.
+fn is_of_replica(operation: O) -> bool {
+    matches!(operation, O::MasterStatus | O::Metrics | O::Health | O::Ready | O::OpenApi)
+}
+
+/// What a replica that was removed says to everybody. What it knows of the cell grows old, and
+/// whoever asks could not tell; one that has not been taken in yet has little to say either.
+fn removed() -> ApiError {
+    let message = "this replica was removed from the cell, or is not taken in yet";
+    ApiError::new(Code::NotReady, message).with(REMOVED, true).hint(
+        "ask another master: cell master status there says who they are; stop this one, and let \
+         it join again on an empty data_dir",
+    )
+}
+
+/// The user who asks, if it is one.
+fn user_of(caller: &Caller) -> Option<&Name> {
+    caller.user()
+}
+
+fn filter(method: Method) -> MethodFilter {
+    match method {
+        Method::Get => MethodFilter::GET,
+        Method::Post => MethodFilter::POST,
+        Method::Put => MethodFilter::PUT,
+        Method::Delete => MethodFilter::DELETE,
+    }
+}
+
+async fn not_allowed(path: &'static str, allowed: Vec<&'static str>) -> Response<Body> {
+    let methods = allowed.join(", ");
+    let message = format!("{path} takes {methods}");
+    let error = ApiError::new(Code::MethodNotAllowed, message).with("allowed", allowed);
+    let mut response = error_response(&error);
+    if let Ok(value) = HeaderValue::try_from(methods) {
+        response.headers_mut().insert(header::ALLOW, value);
+    }
+    response
+}
+
+async fn no_such_route(request: Request<Body>) -> Response<Body> {
+    let path: String = request.uri().path().chars().take(200).collect();
+    error_response(&ApiError::new(Code::NoSuchRoute, format!("there is no route {path}")))
+}

@@ -1,0 +1,443 @@
+//! Rows as readers see them: names for numbers, sums where readers would add.
+
+use super::access::Viewer;
+use super::blobs::Known;
+use cellwright_api::types::{
+    BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
+    MachineView, NamedView, QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts,
+    TaskHealth, TaskView, TokenView, UserView,
+};
+use cellwright_cell::blob::Blob;
+use cellwright_cell::credential::AccessToken;
+use cellwright_cell::cron::Cron;
+use cellwright_cell::disruption;
+use cellwright_cell::ephemeral::ResourceRow;
+use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::job::Job;
+use cellwright_cell::load::{JobLoad, MachineLoad};
+use cellwright_cell::machine::{Machine, Shortage};
+use cellwright_cell::name::Name;
+use cellwright_cell::named::{NamedAmount, UNBOUNDED};
+use cellwright_cell::priority::Band;
+use cellwright_cell::quota::User;
+use cellwright_cell::reason::Reason;
+use cellwright_cell::render;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Fate, LastEnd, Task, TaskState};
+use cellwright_cell::time::Time;
+use cellwright_master::usage::Usage;
+use std::collections::BTreeMap;
+
+pub(super) fn counts(load: &JobLoad) -> TaskCounts {
+    TaskCounts {
+        deferred: load.deferred,
+        pending: load.pending,
+        assigned: load.assigned,
+        running: load.running,
+        stopping: load.stopping,
+        finished: load.finished,
+        failed: load.failed,
+        killed: load.killed,
+    }
+}
+
+fn user_name(state: &State, user: UserId) -> Option<Name> {
+    state.users().get(user).map(|row| row.name.clone())
+}
+
+fn machine_name(state: &State, machine: MachineId) -> Option<Name> {
+    state.machines().get(machine).map(|row| row.spec.name.clone())
+}
+
+/// `None` for a row that contradicts the others, which a checked state has none of.
+pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> {
+    let row: &Job = state.jobs().get(id)?;
+    let redacted = !viewer.sees_inside(state, row.user);
+    Some(JobView {
+        user: user_name(state, row.user)?,
+        name: row.name.clone(),
+        state: row.state,
+        version: row.version,
+        spec: if redacted { row.spec().outline() } else { row.spec().shown() },
+        redacted,
+        update: row.update.clone(),
+        update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
+        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
+        submitted_at: row.submitted_at,
+        ended_at: row.ended_at,
+    })
+}
+
+/// The same in short.
+pub(super) fn job_row(state: &State, id: JobId) -> Option<JobRow> {
+    let row: &Job = state.jobs().get(id)?;
+    let spec = row.spec();
+    Some(JobRow {
+        user: user_name(state, row.user)?,
+        name: row.name.clone(),
+        state: row.state,
+        updating: row.update.is_some(),
+        update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
+        priority: spec.priority,
+        labels: spec.labels.clone(),
+        limits: spec.task.limits,
+        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        submitted_at: row.submitted_at,
+    })
+}
+
+pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView> {
+    let row: &Task = state.tasks().get(id)?;
+    let spec = state.spec_of(row)?;
+    let waits = row.grant().map_or(&[][..], |grant| &grant.waits_for);
+    // A machine that has left the cell is nobody's to avoid; numbers of machines do not come back.
+    let crash = |pair: &cellwright_cell::task::CrashPair| {
+        let machine = machine_name(state, pair.machine)?.to_string();
+        Some(CrashView { machine, crashes: pair.crashes, until: pair.until })
+    };
+    Some(TaskView {
+        name: state.task_name(id),
+        index: row.index,
+        state: row.state,
+        healthy: row.state == TaskState::Running && row.healthy,
+        health: spec.task.health.is_some().then(|| health(row)).flatten(),
+        attempt: row.attempt,
+        version: row.version,
+        machine: row.machine().and_then(|machine| machine_name(state, machine)),
+        reserved_on: reserved_on(state, row),
+        alloc: row.alloc().map(|alloc| state.task_name(alloc)),
+        limits: spec.limits_of(row.index),
+        reservation: row.reservation,
+        used: row.machine().and_then(|machine| usage.of_task(machine, id, row.attempt)),
+        ports: row.ports().to_vec(),
+        devices: row.devices().to_vec(),
+        waits_for: waits.iter().map(|victim| state.task_name(victim.task)).collect(),
+        failures_in_row: row.failures_in_row,
+        not_before: row.not_before,
+        changed_at: row.changed_at,
+        crashed_on: row.crashed_on.iter().filter_map(crash).collect(),
+        last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
+        needed: needed(state, row),
+    })
+}
+
+/// Where room is kept for a task that runs elsewhere.
+fn reserved_on(state: &State, row: &Task) -> Vec<Name> {
+    let kept = row.holds.reserved().and_then(|hold| machine_name(state, hold.machine));
+    kept.into_iter().collect()
+}
+
+/// Of a task that has a check.
+pub(super) fn health(row: &Task) -> Option<TaskHealth> {
+    match row.state {
+        TaskState::Assigned => Some(TaskHealth::NotYetHealthy),
+        TaskState::Running if row.healthy => Some(TaskHealth::Healthy),
+        TaskState::Running | TaskState::Stopping(_) if !row.healthy => Some(TaskHealth::Unhealthy),
+        _ => None,
+    }
+}
+
+/// For want of which job a task never ran.
+pub(super) fn needed(state: &State, row: &Task) -> Option<String> {
+    if row.state != TaskState::Dead(Fate::DependencyFailed) {
+        return None;
+    }
+    let failed = state.unmet(state.jobs().get(row.job)?)?;
+    Some(state.job_key(failed)?.to_string())
+}
+
+fn last_end(state: &State, end: &LastEnd) -> EndView {
+    EndView {
+        attempt: end.attempt,
+        at: end.at,
+        machine: end.machine.to_string(),
+        code: end.why.code().into(),
+        text: match &end.why {
+            Reason::Requested => "stopped by request".into(),
+            // Its machine is fine, and yet it is gone.
+            Reason::AgentReport => "lost by the machine's agent".into(),
+            why => render::reason(state, why),
+        },
+        why: end.why.clone(),
+        notice: end.notice,
+    }
+}
+
+/// What is left for new work that is not of production; nothing where none is taken.
+pub(super) fn available(row: &Machine, load: &MachineLoad) -> Resources {
+    match row.schedulable() && !row.takes_only_prod() {
+        true => row.spec.capacity.minus(load.reserved),
+        false => Resources::ZERO,
+    }
+}
+
+pub(super) fn named(
+    state: &State,
+    id: MachineId,
+    row: &Machine,
+    load: &MachineLoad,
+) -> Vec<NamedView> {
+    let view = |amount: &NamedAmount| {
+        let bounded = (amount.amount != UNBOUNDED).then_some(amount.amount);
+        NamedView {
+            name: amount.name.clone(),
+            capacity: bounded,
+            available: bounded.map(|all| all.saturating_sub(load.named_used(&amount.name))),
+        }
+    };
+    row.spec.named.iter().chain(&state.ephemeral_on(id)).map(view).collect()
+}
+
+pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<MachineView> {
+    let row = state.machines().get(id)?;
+    let none = MachineLoad::default();
+    let load = state.machine_load(id).unwrap_or(&none);
+    let prod = match row.schedulable() {
+        true => row.spec.capacity.minus(load.prod_limits),
+        false => Resources::ZERO,
+    };
+    Some(MachineView {
+        name: row.spec.name.clone(),
+        status: row.status,
+        draining: row.draining,
+        over_committed: row.over_committed,
+        generation: row.generation,
+        incarnation: row.incarnation,
+        spec: row.spec.clone(),
+        reserved: load.reserved,
+        prod_limits: load.prod_limits,
+        limits: load.limits,
+        used: usage.of_machine(id),
+        available: available(row, load),
+        available_prod: prod,
+        tasks: load.tasks.len() as u32,
+        leaving: load.leaving,
+        named: named(state, id, row, load),
+        devices_used: load.devices.clone(),
+        packages: row.packages.len() as u32,
+        retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
+        drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
+        shortages: row.shortages.iter().map(shortage).collect(),
+        clock_ahead_ms: None,
+        since: row.since,
+        trouble: None,
+    })
+}
+
+/// By the date of the log: the next of them to go will move it on.
+fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
+    let mut waits: BTreeMap<(JobId, DrainLimit), (u32, Time)> = BTreeMap::new();
+    for task in &load.tasks {
+        let inside = state.tasks().get(*task).is_none_or(|row| row.alloc().is_some());
+        if inside {
+            continue;
+        }
+        let (of, turn) = match disruption::held_back(state, *task, state.now()) {
+            Some((job, turn)) => ((job, DrainLimit::Disruptions), turn),
+            None => match at_max_down(state, *task) {
+                Some(job) => ((job, DrainLimit::MaxDown), Time::NEVER),
+                None => continue,
+            },
+        };
+        let (tasks, next) = waits.entry(of).or_insert((0, Time::NEVER));
+        (*tasks, *next) = (*tasks + 1, turn.min(*next));
+    }
+    let view = |((job, limit), (tasks, next)): ((JobId, DrainLimit), (u32, Time))| {
+        let next = (next != Time::NEVER).then_some(next);
+        let down = match limit {
+            DrainLimit::Disruptions => 0,
+            DrainLimit::MaxDown => state.job_load(job).map_or(0, JobLoad::down),
+        };
+        Some(DrainWaitView { job: state.job_key(job)?, tasks, next, limit, down })
+    };
+    waits.into_iter().filter_map(view).collect()
+}
+
+/// A job of which more would be down without `task` than it allows.
+pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
+    let is_over = |(job, tasks): &(JobId, u32)| {
+        let most = state.jobs().get(*job).and_then(|row| row.spec().max_down);
+        let down = state.job_load(*job).map_or(0, JobLoad::down);
+        most.is_some_and(|most| down.saturating_add(*tasks) > most)
+    };
+    disruption::disrupted(state, task).into_iter().find(is_over).map(|(job, _)| job)
+}
+
+fn shortage(row: &Shortage) -> ShortageView {
+    ShortageView { dimension: row.dimension, since: row.since, over: row.asked == 0 }
+}
+
+pub(super) fn user(state: &State, id: UserId) -> Option<UserView> {
+    let row: &User = state.users().get(id)?;
+    let load = state.user_load(id);
+    let charged = |band: Band| load.and_then(|l| l.charged.get(&band)).copied();
+    let quota = Band::ALL.into_iter().filter_map(|band| {
+        let (quota, charged) = (row.quota.get(&band).copied(), charged(band));
+        (quota.is_some() || charged.is_some()).then(|| QuotaView {
+            band,
+            quota,
+            charged: charged.unwrap_or_default(),
+            exceeded: row.exceeded.contains(&band),
+        })
+    });
+    Some(UserView {
+        name: row.name.clone(),
+        version: row.version,
+        capabilities: row.capabilities.clone(),
+        quota: quota.collect(),
+        live_jobs: load.map_or(0, |l| l.live_jobs),
+    })
+}
+
+pub(super) fn token(row: &AccessToken) -> TokenView {
+    TokenView {
+        id: row.id.clone(),
+        kind: row.kind.clone(),
+        created: row.created,
+        expires: row.expires,
+        used: row.used,
+        parent: row.parent.clone(),
+    }
+}
+
+pub(super) fn cron(state: &State, viewer: &Viewer, row: &Cron) -> Option<CronView> {
+    let redacted = !viewer.sees_inside(state, row.user);
+    let next = row.spec.schedule.next_after(row.last_slot.max(state.now()));
+    Some(CronView {
+        user: user_name(state, row.user)?,
+        name: row.spec.name.clone(),
+        version: row.version,
+        spec: if redacted { row.spec.outline() } else { row.spec.shown() },
+        redacted,
+        last_slot: row.last_slot,
+        last_job: row.last_job().and_then(|job| state.job_key(job)),
+        next_slot: (!row.spec.paused && next != Time::NEVER).then_some(next),
+    })
+}
+
+/// `None` for the operator's resources, which come with machines.
+pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView> {
+    let here = |(id, capacity): (MachineId, u64)| {
+        Some(ResourceOnMachine {
+            machine: state.machines().get(id)?.spec.name.clone(),
+            capacity: (capacity != UNBOUNDED).then_some(capacity),
+            used: state.machine_load(id).map_or(0, |load| load.named_used(&row.name)),
+        })
+    };
+    Some(ResourceView {
+        namespace: row.name.namespace.clone()?,
+        name: row.name.name.clone(),
+        owner: row.owner.and_then(|user| user_name(state, user)),
+        lease_until: row.lease_until,
+        machines: state.capacities_of(row.id).filter_map(here).collect(),
+    })
+}
+
+pub(super) fn blob(row: &Blob, held: bool, known: &Known) -> BlobView {
+    BlobView {
+        digest: row.digest.to_string(),
+        bytes: row.bytes,
+        created: row.created,
+        by: row.by.user().cloned(),
+        held,
+        names: known.names.iter().map(ToString::to_string).collect(),
+        used_by: known.used_by.clone(),
+        uses: known.uses,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::command::Command;
+    use cellwright_cell::disruption::DisruptionLimit;
+    use cellwright_cell::plan::Assignment;
+    use cellwright_cell::spec::JobSpec;
+    use cellwright_cell::time::Span;
+    use cellwright_control::controller::testing::{Cell, job, key, name};
+
+    #[test]
+    fn a_machine_says_whose_limit_its_drain_waits_for() {
+        let mut cell = Cell::with_machines(2);
+        let disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(600) });
+        cell.submit(&JobSpec { disruptions, ..job("jfoo", 3) });
+        cell.submit(&job("jbar", 2));
+        cell.settle();
+        let waits = |cell: &Cell| {
+            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+        };
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        assert_eq!(waits(&cell), [], "all of them may go");
+        cell.control();
+        let next = Some(Time(cell.now).plus(Span::seconds(600)));
+        cell.settle();
+        let limit = DrainLimit::Disruptions;
+        let held = DrainWaitView { job: key("jfoo"), tasks: 2, next, limit, down: 0 };
+        assert_eq!(waits(&cell), [held]);
+        cell.ok(Command::StopDrain { name: name("m0"), expect: None });
+        assert_eq!(waits(&cell), [], "nobody has to go");
+    }
+
+    #[test]
+    fn a_task_is_healthy_once_it_runs_and_a_check_says_how_it_stands() {
+        let mut cell = Cell::with_machines(1);
+        let mut checked = job("jfoo", 1);
+        let check = serde_json::json!({ "probe": { "command": ["true"] } });
+        checked.task.health = serde_json::from_value(check).unwrap();
+        cell.submit(&checked);
+        cell.submit(&job("jbar", 1));
+        let stands = |cell: &Cell, job: &str| {
+            let view = task(&cell.state, &Usage::default(), cell.task_id(job, 0)).unwrap();
+            (view.healthy, view.health)
+        };
+        assert_eq!(stands(&cell, "jfoo"), (false, None), "it waits");
+        cell.place();
+        assert_eq!(stands(&cell, "jfoo"), (false, Some(TaskHealth::NotYetHealthy)));
+        assert_eq!(stands(&cell, "jbar"), (false, None));
+        cell.obey();
+        assert_eq!(stands(&cell, "jfoo"), (true, Some(TaskHealth::Healthy)));
+        assert_eq!(stands(&cell, "jbar"), (true, None));
+    }
+
+    #[test]
+    fn a_task_says_where_room_is_kept_for_it_beside_its_machine() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&job("jfoo", 1));
+        cell.settle();
+        let view =
+            |cell: &Cell| task(&cell.state, &Usage::default(), cell.task_id("jfoo", 0)).unwrap();
+        let before = view(&cell);
+        let written = serde_json::to_value(&before).unwrap();
+        assert!(before.reserved_on.is_empty() && written.get("reserved_on").is_none());
+        let (id, row) = (cell.task_id("jfoo", 0), cell.task("jfoo", 0));
+        let other = MachineId(1 - row.machine().unwrap().0);
+        let (task, attempt, machine) = (id, row.attempt, other);
+        let (alloc, ports, devices) = (None, vec![], vec![]);
+        let target = Assignment { task, attempt, machine, alloc, ports, devices };
+        cell.ok(Command::ReserveHold(target));
+        let after = view(&cell);
+        assert_eq!(after.reserved_on, [name(&format!("m{}", other.0))]);
+        assert_eq!(TaskView { reserved_on: vec![], ..after }, before);
+    }
+
+    #[test]
+    fn a_machine_says_which_jobs_may_not_have_more_down() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&JobSpec { max_down: Some(1), ..job("jfoo", 3) });
+        cell.submit(&JobSpec { max_down: Some(0), ..job("jbar", 1) });
+        cell.settle();
+        let waits = |cell: &Cell| {
+            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+        };
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        let held = |job: &str, tasks, down| {
+            let limit = DrainLimit::MaxDown;
+            DrainWaitView { job: key(job), tasks, next: None, limit, down }
+        };
+        assert_eq!(waits(&cell), [held("jbar", 1, 0)], "one of the others may go");
+        cell.control();
+        assert_eq!(waits(&cell), [held("jfoo", 2, 1), held("jbar", 1, 0)]);
+    }
+}

@@ -1,0 +1,455 @@
+//! Installing a master: `cell master init` for the first replica of a cell, `cell master join` for
+//! the others. Both leave a data directory with keys, a configuration file and nothing running.
+//!
+//! The first administrator must exist before anybody can be asked for permission. `init` therefore
+//! writes down the requests that make them, with the hash of their token, and the master proposes
+//! these itself once, when it has bootstrapped an empty cell. The token goes into the context file
+//! of whoever ran `init` and nowhere else.
+
+use crate::config::{Config, ConfigError};
+use cellwright_api::context::{Context, ContextError, Contexts};
+use cellwright_api::internal::PROTOCOL;
+use cellwright_cell::command::{Actor, Command, Entry, Request};
+use cellwright_cell::credential::{KeyPrint, SecretHash, TokenKind};
+use cellwright_cell::encode::{self, LoadError};
+use cellwright_cell::name::Name;
+use cellwright_cell::quota::Capability;
+use cellwright_cell::time::{Span, Time};
+use cellwright_identity::authority::{Authority, AuthorityError, Papers};
+use cellwright_identity::enroll::{
+    CERTIFICATE_LIFE, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey, own_key_print,
+};
+use cellwright_identity::files::{FilesError, IdentityFiles};
+use cellwright_identity::private::write_private;
+use cellwright_identity::secret::{NoRandomness, Secret};
+use cellwright_identity::spiffe::Part;
+use cellwright_identity::tls::{self, Shown, TlsError, Trust};
+use rustls::ClientConfig;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const FIRST_REQUESTS: &str = "first-requests";
+/// Life of the first administrator's token.
+const FIRST_TOKEN_LIFE: Span = Span::seconds(365 * 24 * 3600);
+
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    #[error("{path} is there already, and nothing of it is overwritten; remove it to start over")]
+    Exists { path: PathBuf },
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    #[error(transparent)]
+    Enroll(#[from] EnrollError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+    #[error("{path}: {why}")]
+    FirstRequests { path: PathBuf, why: LoadError },
+    #[error("the token is for {found}; to join as a replica it must be for master/<name>")]
+    NotAReplica { found: Part },
+}
+
+/// Where a replica lives and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub data_dir: PathBuf,
+    /// The configuration file to write.
+    pub config: PathBuf,
+    pub listen: String,
+    pub advertise: String,
+}
+
+/// What `init` made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Initialised {
+    pub config: PathBuf,
+    pub contexts: PathBuf,
+    /// Name of the context of the first administrator.
+    pub context: String,
+    /// What agents and replicas recognise the cell by.
+    pub fingerprint: String,
+    /// Commands to go on with.
+    pub next: Vec<String>,
+}
+
+/// The first replica of a new cell, and its first administrator.
+///
+/// # Errors
+/// When something is there already or cannot be written. Nothing that was there is changed.
+pub fn init(
+    cell: &Name,
+    name: &Name,
+    place: &Place,
+    administrator: &Name,
+    contexts: &Path,
+    now: Time,
+) -> Result<Initialised, InitError> {
+    let files = IdentityFiles::in_data(&place.data_dir);
+    place.check_free()?;
+    let (text, config) = configuration(cell, name, 1, place)?;
+    let mut known = Contexts::load(contexts)?;
+    files.create()?;
+    let authority = Authority::create(cell, now)?;
+    files.save_authority(authority.certificate_pem(), authority.key_pem())?;
+    let part = Part::Master(name.clone());
+    files.save_papers(&authority.equip(&part, &config.hosts(), now, CERTIFICATE_LIFE)?)?;
+    let (requests, token) = first_administrator(administrator)?;
+    let first = place.data_dir.join(FIRST_REQUESTS);
+    let entry = encode::save_entry(&Entry { now, requests });
+    write_private(&first, &entry).map_err(|why| InitError::Io { path: first, why })?;
+    known.put(
+        cell.as_str(),
+        Context {
+            masters: vec![place.advertise.clone()],
+            authority: Some(authority.certificate_pem().to_owned()),
+            token: Some(token),
+            certificate: None,
+            key: None,
+        },
+    );
+    known.save(contexts)?;
+    write_config(place, &text)?;
+    Ok(Initialised {
+        config: place.config.clone(),
+        contexts: contexts.to_owned(),
+        context: cell.to_string(),
+        fingerprint: authority.fingerprint(),
+        next: vec![
+            format!("cell master start --config {}", place.config.display()),
+            format!("cell --context {cell} master status"),
+            format!("cell --context {cell} token create --agent MACHINE"),
+        ],
+    })
+}
+
+impl Place {
+    /// To be called before anything is spent on it, such as a token that is good once.
+    ///
+    /// # Errors
+    /// When something is there already.
+    pub fn check_free(&self) -> Result<(), InitError> {
+        if self.config.exists() {
+            return Err(InitError::Exists { path: self.config.clone() });
+        }
+        let files = IdentityFiles::in_data(&self.data_dir);
+        if files.has_authority() || self.data_dir.join("log").exists() {
+            return Err(InitError::Exists { path: self.data_dir.clone() });
+        }
+        Ok(())
+    }
+}
+
+fn configuration(
+    cell: &Name,
+    name: &Name,
+    id: u64,
+    place: &Place,
+) -> Result<(String, Config), ConfigError> {
+    let text = Config::default_file(&[
+        ("cell", cell.to_string()),
+        ("name", name.to_string()),
+        ("id", id.to_string()),
+        ("data_dir", place.data_dir.display().to_string()),
+        ("listen", place.listen.clone()),
+        ("advertise", place.advertise.clone()),
+    ])?;
+    let config = Config::parse(&text)?;
+    Ok((text, config))
+}
+
+/// Last of all, so that a configuration file means that the rest is there.
+fn write_config(place: &Place, text: &str) -> Result<(), InitError> {
+    let io = |why| InitError::Io { path: place.config.clone(), why };
+    if let Some(folder) = place.config.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).map_err(io)?;
+    }
+    std::fs::write(&place.config, text).map_err(io)
+}
+
+/// A user who may do everything, and their token as text.
+fn first_administrator(name: &Name) -> Result<(Vec<Request>, Secret), InitError> {
+    let secret = Secret::random()?;
+    let id = token_id()?;
+    let commands = [
+        Command::AddUser { name: name.clone() },
+        Command::SetCapabilities {
+            user: name.clone(),
+            capabilities: Capability::ALL.into_iter().collect(),
+            expect: None,
+        },
+        Command::AddToken {
+            id: id.clone(),
+            kind: TokenKind::UserToken { user: name.clone() },
+            secret_hash: SecretHash(secret.hash()),
+            valid_for: FIRST_TOKEN_LIFE,
+            parent: None,
+        },
+    ];
+    let request = |command| Request { by: Actor::Operator, id: None, command };
+    let token = Secret::new(format!("{id}.{}", secret.expose()));
+    Ok((commands.map(request).into(), token))
+}
+
+/// A fresh id for a token: nothing about it is secret, it only must not repeat.
+///
+/// # Errors
+/// When the system has no randomness to give.
+pub fn token_id() -> Result<Name, NoRandomness> {
+    let random = Secret::random()?;
+    // Sixteen hexadecimal digits are a name in any case.
+    Name::new(&format!("t{}", &random.expose()[..16])).map_err(|_| NoRandomness)
+}
+
+/// What a new cell is to be told first; nothing once [`forget_first_requests`] was called.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn first_requests(data_dir: &Path) -> Result<Option<Vec<Request>>, InitError> {
+    let path = data_dir.join(FIRST_REQUESTS);
+    let bytes = match std::fs::read(&path) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => return Err(InitError::Io { path, why }),
+        Ok(bytes) => bytes,
+    };
+    match encode::load_entry(&bytes) {
+        Ok(entry) => Ok(Some(entry.requests)),
+        Err(why) => Err(InitError::FirstRequests { path, why }),
+    }
+}
+
+/// To be called when they have been committed.
+///
+/// # Errors
+/// When the file cannot be removed.
+pub fn forget_first_requests(data_dir: &Path) -> Result<(), InitError> {
+    let path = data_dir.join(FIRST_REQUESTS);
+    match std::fs::remove_file(&path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(InitError::Io { path, why }),
+        _ => Ok(()),
+    }
+}
+
+/// A replica about to join: what to send to `/internal/join`, and how to know the answerer.
+pub struct Joining {
+    pub request: JoinRequest,
+    pub trust: Trust,
+    key: Secret,
+    name: Name,
+}
+
+/// What the cell gives to a replica that an operator has confirmed.
+pub struct Admitted {
+    pub answer: JoinAnswer,
+    pub authority_key: Secret,
+}
+
+impl Joining {
+    /// # Errors
+    /// When the token is not one for a replica, or a host is not one.
+    pub fn prepare(token: &JoinToken, hosts: &[String]) -> Result<Joining, InitError> {
+        Joining::with_key(token, token.signing_key(hosts)?)
+    }
+
+    /// As [`Joining::prepare`], with a key that was made before.
+    ///
+    /// # Errors
+    /// When the token is not one for a replica.
+    pub fn with_key(token: &JoinToken, made: NewKey) -> Result<Joining, InitError> {
+        let part = token.part();
+        if !matches!(part, Part::Master(_)) {
+            return Err(InitError::NotAReplica { found: part });
+        }
+        let NewKey { key, signing_request } = made;
+        let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
+        let trust = Trust::Fingerprint(token.fingerprint.clone());
+        Ok(Joining { request, trust, key, name: token.name.clone() })
+    }
+
+    /// What the replica shows, for an operator to confirm.
+    ///
+    /// # Errors
+    /// When the key is none.
+    pub fn key_print(&self) -> Result<KeyPrint, InitError> {
+        Ok(own_key_print(&self.key)?)
+    }
+
+    /// How the replica shows who it is, with the certificate it was given.
+    ///
+    /// # Errors
+    /// When that is not for its key.
+    pub fn tls(&self, answer: &JoinAnswer) -> Result<ClientConfig, InitError> {
+        let shown = Shown::new(&answer.certificate, &self.key)?;
+        Ok(tls::client(&self.trust, Some(shown))?)
+    }
+
+    /// Writes keys and configuration of the new replica. `id` is its number in the log.
+    ///
+    /// # Errors
+    /// When something is there already, or the answer is not a replica's.
+    pub fn complete(self, admitted: Admitted, id: u64, place: &Place) -> Result<(), InitError> {
+        let Admitted { answer, authority_key } = admitted;
+        let files = IdentityFiles::in_data(&place.data_dir);
+        place.check_free()?;
+        let (text, _) = configuration(&answer.cell, &self.name, id, place)?;
+        let authority = Authority::from_pem(answer.authority, authority_key)?;
+        files.create()?;
+        files.save_authority(authority.certificate_pem(), authority.key_pem())?;
+        files.save_papers(&Papers { certificate: answer.certificate, key: self.key })?;
+        write_config(place, &text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::caller::{Evidence, caller};
+    use crate::access::join::Admission;
+    use cellwright_cell::state::State;
+    use cellwright_identity::enroll::{JoinKind, JoinReply};
+    use cellwright_master::handle::Caller;
+    use cellwright_master::testing::Folder;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    const NOW: Time = Time(1_900_000_000_000);
+
+    fn place(folder: &Folder, name: &str) -> Place {
+        Place {
+            data_dir: folder.0.join(name),
+            config: folder.0.join(format!("{name}.toml")),
+            listen: "0.0.0.0:7070".into(),
+            advertise: format!("{name}.example:7070"),
+        }
+    }
+
+    fn new_cell(folder: &Folder) -> Initialised {
+        let contexts = folder.0.join("contexts.toml");
+        init(&name("aa"), &name("m1"), &place(folder, "m1"), &name("ann"), &contexts, NOW).unwrap()
+    }
+
+    /// The state after the master has proposed what `init` left it.
+    fn started(folder: &Folder) -> State {
+        let requests = first_requests(&folder.0.join("m1")).unwrap().unwrap();
+        let mut state = State::default();
+        let verdicts = state.apply(&Entry { now: NOW, requests }, &mut Vec::new());
+        assert!(verdicts.iter().all(Result::is_ok), "{verdicts:?}");
+        state
+    }
+
+    #[test]
+    fn the_first_administrator_can_come_in_with_the_context_that_was_written() {
+        let folder = Folder::new();
+        let made = new_cell(&folder);
+        let config = Config::load(&made.config).unwrap();
+        assert_eq!((config.cell, config.name, config.id), (name("aa"), name("m1"), 1));
+        let state = started(&folder);
+        let contexts = Contexts::load(&made.contexts).unwrap();
+        let (context, cell) = contexts.pick(None).unwrap();
+        assert!(cell.tls(context).unwrap().is_some());
+        assert_eq!((context, &cell.masters[..]), ("aa", &["m1.example:7070".to_owned()][..]));
+        let header = format!("Bearer {}", cell.token.as_ref().unwrap().expose());
+        let authorization = Some(header.as_bytes());
+        let evidence = Evidence { holder: None, authorization, open: None };
+        assert_eq!(caller(evidence, &name("aa"), &state, NOW), Ok(Caller::User(name("ann"))));
+        let user = state.users().get(state.user_named(&name("ann")).unwrap()).unwrap();
+        assert_eq!(user.capabilities.len(), Capability::ALL.len());
+        forget_first_requests(&folder.0.join("m1")).unwrap();
+        assert!(first_requests(&folder.0.join("m1")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_cell_is_initialised_once() {
+        let folder = Folder::new();
+        let made = new_cell(&folder);
+        let key = folder.0.join("m1/identity/authority.key");
+        let before = std::fs::read(&key).unwrap();
+        let again = |place: &Place| {
+            init(&name("aa"), &name("m1"), place, &name("eve"), &made.contexts, NOW)
+        };
+        let mut other = place(&folder, "m1");
+        assert!(matches!(again(&other), Err(InitError::Exists { .. })));
+        other.config = folder.0.join("elsewhere.toml");
+        assert!(matches!(again(&other), Err(InitError::Exists { .. })));
+        assert_eq!(std::fs::read(&key).unwrap(), before);
+        assert!(!other.config.exists());
+    }
+
+    #[test]
+    fn a_second_replica_joins_with_a_token_and_can_sign() {
+        let folder = Folder::new();
+        new_cell(&folder);
+        let mut state = started(&folder);
+        let authority = IdentityFiles::in_data(&folder.0.join("m1")).authority().unwrap();
+        let secret = Secret::new("s".into());
+        let id = token_id().unwrap();
+        let command = Command::AddToken {
+            id: id.clone(),
+            kind: TokenKind::JoinReplica { name: name("m2") },
+            secret_hash: SecretHash(secret.hash()),
+            valid_for: Span::seconds(900),
+            parent: None,
+        };
+        let mut apply = |command: Command| {
+            let requests = vec![Request { by: Actor::Operator, id: None, command }];
+            state.apply(&Entry { now: NOW, requests }, &mut Vec::new()).remove(0)
+        };
+        assert!(apply(command).is_ok());
+        let token = JoinToken {
+            kind: JoinKind::Replica,
+            name: name("m2"),
+            id: id.to_string(),
+            secret,
+            fingerprint: authority.fingerprint(),
+        };
+        let hosts = ["m2.example".to_owned()];
+        let joining = Joining::prepare(&token, &hosts).unwrap();
+        assert_eq!(joining.trust, Trust::Fingerprint(authority.fingerprint()));
+        let from = "10.0.0.2";
+        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let mut apply = |command: Command| {
+            let requests = vec![Request::sent(command, &state)];
+            state.apply(&Entry { now: NOW, requests }, &mut Vec::new()).remove(0)
+        };
+        apply(admission.command.unwrap()).unwrap();
+        let key = joining.key_print().unwrap();
+        apply(Command::ConfirmReplica { name: name("m2"), key }).unwrap();
+        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let JoinReply::Certified(answer) = admission.answer(None, &authority, NOW).unwrap() else {
+            panic!("it is confirmed");
+        };
+        assert!(joining.tls(&answer).is_ok());
+        let authority_key = authority.key_pem().clone();
+        let admitted = Admitted { answer, authority_key };
+        joining.complete(admitted, 2, &place(&folder, "m2")).unwrap();
+        let config = Config::load(&folder.0.join("m2.toml")).unwrap();
+        assert_eq!((config.name, config.id), (name("m2"), 2));
+        let files = IdentityFiles::in_data(&folder.0.join("m2"));
+        assert_eq!(files.authority().unwrap().fingerprint(), authority.fingerprint());
+        let holder = files.papers().unwrap().unwrap().holder().unwrap();
+        assert_eq!(holder.identity.part, Part::Master(name("m2")));
+    }
+
+    #[test]
+    fn an_agents_token_makes_no_replica() {
+        let token = JoinToken {
+            kind: JoinKind::Agent,
+            name: name("n7"),
+            id: "t1".into(),
+            secret: Secret::new("s".into()),
+            fingerprint: "0".repeat(64),
+        };
+        let refused = Joining::prepare(&token, &[]);
+        assert!(matches!(refused, Err(InitError::NotAReplica { .. })));
+    }
+}

@@ -1,0 +1,211 @@
+//! How a replica that has its certificate becomes a member: it runs, and asks the leader to be
+//! taken in. The certificate says who it is, so it can speak for itself and for nobody else.
+//!
+//! Where to ask is left in the data directory by `cell master join` and removed when the replica
+//! has its vote; a crash in between means asking again, which does no harm.
+//!
+//! Before the cell changes for a replica, the leader asks at the address it gave who answers there.
+//! A vote for an address where nobody answers, or where somebody else does (the leader itself,
+//! say), would be a vote that is never cast: with one voter before, the cell would have lost its
+//! majority and could not even take the mistake back.
+//!
+//! Rejected: adding the replica when its token is used. It does not run yet then, and a member that
+//! does not answer is a failure the cell is supposed to survive, not to start with.
+
+use crate::access::provenance;
+use crate::config::Config;
+use crate::http::access::PartRoute;
+use crate::http::error_response;
+use crate::serve::ServeError;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::{Router, routing::post};
+use cellwright_api::client::Client;
+use cellwright_api::error::{ApiError, Code};
+use cellwright_api::types::AddMaster;
+use cellwright_cell::time::Span;
+use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::level::{Candidate, Candidates};
+use cellwright_store::{MemberError, NodeId, Peer, Role};
+use http_body_util::{BodyExt, Limited};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a replica asks to be taken in.
+pub const MEMBER_PATH: &str = "/internal/member";
+const MAX_BODY: usize = 4 << 10;
+const FILE: &str = "masters-to-join";
+/// Between two tries of a replica that is not taken in.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Takes a replica in: it answers for itself, then learns, and votes once it has caught up.
+///
+/// # Errors
+/// Why it is not taken in.
+pub async fn admit(
+    handle: &Handle,
+    candidates: &dyn Candidates,
+    id: NodeId,
+    peer: Peer,
+) -> Result<(), ApiError> {
+    let replica = handle.replica();
+    let status = replica.status();
+    if status.role != Role::Leader {
+        return Err(refusal(MemberError::NotLeader { leader: status.leader_peer() }));
+    }
+    let taken = status.members.iter().find(|(other, member)| {
+        **other != id && (member.peer.address == peer.address || member.peer.name == peer.name)
+    });
+    if let Some((other, member)) = taken {
+        let Peer { name, address } = &member.peer;
+        let message = format!("replica {other} is a member already, as {name} at {address}");
+        return Err(ApiError::new(Code::Exists, message).hint(REMOVE_FIRST));
+    }
+    if !status.members.contains_key(&id) {
+        let address = &peer.address;
+        let found = candidates.identify(address.clone()).await;
+        let level = handle.replicated().with(|view| view.state.level());
+        let why = match found {
+            Ok(Candidate { level: known, .. }) if known < level => Some(format!(
+                "replica {id} is of a build that knows level {known}; the cell is at {level}"
+            )),
+            Ok(found) if found.id == id => None,
+            Ok(Candidate { id: found, .. }) => {
+                Some(format!("replica {found} answers at {address}, not replica {id}"))
+            }
+            Err(why) => Some(format!("replica {id} does not answer at {address}: {why}")),
+        };
+        if let Some(why) = why {
+            return Err(ApiError::new(Code::WrongState, why)
+                .hint("start the replica first: cell master join, then cell master start"));
+        }
+    }
+    replica.add_learner(id, peer).await.map_err(refusal)?;
+    replica.promote(id).await.map_err(refusal)
+}
+
+#[derive(Clone)]
+pub struct Membership {
+    pub handle: Handle,
+    pub candidates: Arc<dyn Candidates>,
+}
+
+impl Membership {
+    /// To be merged with the other routes of the listener.
+    pub fn router(self) -> Router {
+        Router::new().route(
+            MEMBER_PATH,
+            post(async move |request| match self.take_in(request).await {
+                Ok(()) => Response::new(Body::from(postcard_unit())),
+                Err(error) => error_response(&error),
+            }),
+        )
+    }
+
+    async fn take_in(&self, request: Request<Body>) -> Result<(), ApiError> {
+        let (parts, body) = request.into_parts();
+        let own = match parts.extensions.get::<Caller>() {
+            Some(caller) => {
+                PartRoute::Member.admit(caller).map_err(|_| not_itself())?;
+                match caller {
+                    Caller::Replica(name) => Some(name.as_str()),
+                    _ => None,
+                }
+            }
+            None => return Err(not_itself()),
+        };
+        provenance::postcard(&parts.headers)?;
+        let whole = Limited::new(body, MAX_BODY).collect().await;
+        let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
+        let asked: AddMaster = postcard::from_bytes(&bytes)
+            .map_err(|_| ApiError::new(Code::BadBody, "not the message that belongs here"))?;
+        if own.is_some_and(|own| own != asked.name.as_str()) {
+            return Err(not_itself());
+        }
+        let peer = Peer { name: asked.name.to_string(), address: asked.address };
+        admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await
+    }
+}
+
+fn not_itself() -> ApiError {
+    ApiError::new(Code::NotAllowed, "a replica asks for itself, with its own certificate")
+}
+
+fn postcard_unit() -> Vec<u8> {
+    postcard::to_stdvec(&()).unwrap_or_default()
+}
+
+const REMOVE_FIRST: &str = "remove the old replica first: cell master remove NAME";
+
+/// What the store says of a change of members, as an answer.
+pub(crate) fn refusal(error: MemberError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        MemberError::NotLeader { leader: Some((_, peer)) } => {
+            ApiError::new(Code::NotLeader, message).with("leader", peer.address)
+        }
+        MemberError::NotLeader { leader: None } => {
+            ApiError::new(Code::NoLeader, message).with_retry_after(Span(200))
+        }
+        MemberError::Exists { .. } => ApiError::new(Code::Exists, message).hint(REMOVE_FIRST),
+        MemberError::Busy
+        | MemberError::NotCaughtUp { .. }
+        | MemberError::LastVoter { .. }
+        | MemberError::NoMajorityLeft { .. } => ApiError::new(Code::WrongState, message),
+        MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
+        MemberError::Unsure { .. } | MemberError::Deposed { .. } | MemberError::Fatal { .. } => {
+            ApiError::new(Code::TimedOut, message)
+        }
+    }
+}
+
+fn at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
+    move |why| ServeError::Joining { path, why }
+}
+
+/// Leaves word where the replica with this data directory is to ask.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), ServeError> {
+    let path = data_dir.join(FILE);
+    std::fs::write(&path, masters.join("\n")).map_err(at(path))
+}
+
+/// Where to ask; nothing when the replica is a member or never was to join.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn masters_to_join(data_dir: &Path) -> Result<Vec<String>, ServeError> {
+    let path = data_dir.join(FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(why) => Err(at(path)(why)),
+    }
+}
+
+fn forget_masters(data_dir: &Path) {
+    if let Err(error) = std::fs::remove_file(data_dir.join(FILE)) {
+        tracing::warn!(%error, "this replica will ask to be taken in again at its next start");
+    }
+}
+
+/// Asks until this replica votes.
+pub async fn ask_in(handle: Handle, config: Config, client: Client) {
+    let me =
+        AddMaster { id: config.id, name: config.name.clone(), address: config.advertise.clone() };
+    let votes = || handle.status().members.get(&me.id).is_some_and(|member| member.voter);
+    while !votes() {
+        let taken: Result<(), _> = client.call_internal(MEMBER_PATH, &me).await;
+        match taken {
+            Ok(()) => break,
+            Err(error) => tracing::warn!(%error, "not taken in yet"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+    tracing::info!(name = %me.name, id = me.id, "this replica votes");
+    forget_masters(&config.data_dir);
+}

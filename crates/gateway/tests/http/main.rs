@@ -1,0 +1,26 @@
+//! The API of masters on a real disk, over loopback sockets and the real listener.
+
+mod agent;
+mod apply;
+mod blobs;
+mod changes;
+mod client;
+mod document;
+mod errors;
+mod every;
+mod explain;
+mod flood;
+mod gone;
+mod lists;
+mod matrix;
+mod members;
+mod overview;
+mod pages;
+mod parts;
+mod plan;
+mod reading;
+mod routes;
+mod shapes;
+mod sql;
+mod support;
+mod watch;

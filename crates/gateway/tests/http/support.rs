@@ -1,0 +1,399 @@
+//! A master in a folder of its own, and requests to it.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response};
+use cellwright_api::client::{Client, Settings as ClientSettings};
+use cellwright_api::routes::{Operation, Route, routes};
+use cellwright_cell::command::{Command, ControllerName};
+use cellwright_cell::name::Name;
+use cellwright_gateway::access::caller::Unauthenticated;
+use cellwright_gateway::access::listener::{ConnInfo, Door, Gate, Limits};
+use cellwright_gateway::http::blob_peers::HttpBlobPeers;
+use cellwright_gateway::http::files::Files;
+use cellwright_gateway::http::{Api, ApiSettings, is_of_console};
+use cellwright_gateway::http_peers::HttpPeers;
+use cellwright_gateway::membership::Membership;
+use cellwright_identity::secret::{Secret, hex, sha256};
+use cellwright_identity::spiffe::Part;
+use cellwright_master::blobs::BlobStore;
+use cellwright_master::checkpoint::Checkpoints;
+use cellwright_master::clock::SystemClock;
+use cellwright_master::handle::{Caller, Handle};
+use cellwright_master::history::{HistoryDesk, Keeper};
+use cellwright_master::master::{Master, World};
+use cellwright_master::settings::Settings;
+use cellwright_store::{Disk, Peer, RealDisk, Role};
+use cellwright_supervise::Supervisor;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Incoming};
+use hyper::client::conn::http1::handshake;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+/// A folder that goes away with the test.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cellwright-http-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Who asks, as the tests say it: `user:ubar` in the authorization. The operator says nothing there
+/// and may do everything; `nobody` is turned away. Proving who one is has tests of
+/// its own.
+#[derive(Default)]
+struct Taken {
+    /// Who is not let in any more.
+    barred: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// How replicas are known to each other here.
+pub const PEER: &str = "operator";
+
+impl Gate for Taken {
+    fn caller(&self, _: &ConnInfo, shown: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
+        let text = shown.map_or(PEER, |bytes| std::str::from_utf8(bytes).unwrap());
+        let text = text.trim_start_matches("Bearer ");
+        if self.barred.lock().unwrap().contains(text) {
+            // Whoever shows nothing is a replica here.
+            return Err(match text {
+                PEER => Unauthenticated::Dismissed { part: Part::Master(Name::new("m2").unwrap()) },
+                _ => Unauthenticated::Token,
+            });
+        }
+        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+        let named = || Name::new(name).unwrap();
+        Ok(match kind {
+            "operator" => Caller::Operator,
+            "user" => Caller::User(named()),
+            "agent" => Caller::Agent(named()),
+            "scheduler" => Caller::Scheduler(named()),
+            "replica" => Caller::Replica(named()),
+            _ => return Err(Unauthenticated::Nothing),
+        })
+    }
+
+    fn refused(&self, _: &ConnInfo, _: &str, _: &str, _: &str) {}
+}
+
+/// How [`Taken`] is told.
+pub fn shown(caller: Option<&Caller>) -> String {
+    caller.map_or_else(|| "nobody".to_owned(), ToString::to_string)
+}
+
+/// Limit of a blob in these tests.
+pub const BLOB_LIMIT: u64 = 1 << 20;
+
+/// What differs between the cells of these tests.
+pub struct Plan {
+    pub id: u64,
+    /// Whether it begins a cell of its own; otherwise it waits to be taken into another.
+    pub first: bool,
+    pub api: ApiSettings,
+    pub master: Settings,
+    pub blob_limit: u64,
+    /// Put around the disk.
+    pub disk: Option<fn(RealDisk) -> Arc<dyn Disk>>,
+    pub supervisor: Supervisor,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        let (api, master) = (ApiSettings::default(), Settings::default());
+        let (blob_limit, supervisor) = (BLOB_LIMIT, Supervisor::default());
+        Plan { id: 1, first: true, api, master, blob_limit, disk: None, supervisor }
+    }
+}
+
+pub struct Cell {
+    pub master: Master,
+    /// Where it listens.
+    pub address: String,
+    pub blobs: Arc<BlobStore>,
+    /// Operations that were answered with success.
+    pub done: Mutex<BTreeSet<Operation>>,
+    /// Who is not let in any more, as [`shown`] says it.
+    pub barred: Arc<Mutex<BTreeSet<String>>>,
+    /// The other replicas.
+    pub others: Arc<HttpBlobPeers>,
+    door: JoinHandle<()>,
+    /// Who writes history.
+    pub keeper: Option<Keeper>,
+    _folder: Folder,
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.door.abort();
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Got {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
+    pub text: String,
+}
+
+impl Got {
+    pub fn code(&self) -> &str {
+        self.body["code"].as_str().unwrap_or("")
+    }
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+impl Cell {
+    pub async fn start() -> Cell {
+        Cell::planned(Plan::default()).await
+    }
+
+    pub async fn start_with(api: ApiSettings) -> Cell {
+        Cell::planned(Plan { api, ..Plan::default() }).await
+    }
+
+    pub async fn planned(plan: Plan) -> Cell {
+        let folder = Folder::new();
+        let disk = RealDisk::open(&folder.0).unwrap();
+        let disk: Arc<dyn Disk> = match plan.disk {
+            Some(around) => around(disk),
+            None => Arc::new(disk),
+        };
+        let door = Door::plain("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = door.address().unwrap().to_string();
+        let peers = Arc::new(HttpPeers::new(None));
+        let world = World { disk, peers, clock: Arc::new(SystemClock) };
+        let supervisor = plan.supervisor;
+        let store =
+            cellwright_store::Settings { supervisor, ..cellwright_store::Settings::default() };
+        let master = Master::start(plan.id, plan.master, store, world).await.unwrap();
+        let handle = master.handle().clone();
+        if plan.first {
+            let peer = Peer { name: format!("m{}", plan.id), address: address.clone() };
+            handle.replica().bootstrap(BTreeMap::from([(plan.id, peer)])).await.unwrap();
+            lead(&handle).await;
+        }
+        let blobs = Arc::new(BlobStore::open(&folder.0, plan.blob_limit).unwrap());
+        let others = Arc::new(HttpBlobPeers {
+            client: Client::new(ClientSettings::new(vec![address.clone()])).unwrap(),
+            replica: handle.replica().clone(),
+            store: blobs.clone(),
+        });
+        let records = &handle.replicated().records;
+        let history = HistoryDesk::new(&folder.0, handle.replicated().clone(), <_>::default());
+        history.attach(&handle);
+        let kept = cellwright_history::Settings::default();
+        let keeper = history.keep(&folder.0, kept, &Supervisor::default()).unwrap();
+        let files = Files {
+            history,
+            replicated: handle.replicated().clone(),
+            events: records.events.clone(),
+            audit: records.audit.clone(),
+            checkpoints: Checkpoints::in_data(&folder.0, 3),
+            replica: Name::new("m1").unwrap(),
+            blobs: blobs.clone(),
+            peers: others.clone(),
+        };
+        let membership = Membership { handle: handle.clone(), candidates: others.clone() };
+        let api = Api::new(handle, Arc::new(files), plan.api);
+        let gate = Taken::default();
+        let barred = gate.barred.clone();
+        let router = api.router().merge(membership.router());
+        let serving = door.serve(router, Arc::new(gate), Limits::default(), pending());
+        let (done, door) = (Mutex::default(), tokio::spawn(serving));
+        Cell {
+            master,
+            address,
+            blobs,
+            done,
+            barred,
+            others,
+            door,
+            keeper: Some(keeper),
+            _folder: folder,
+        }
+    }
+
+    pub fn handle(&self) -> &Handle {
+        self.master.handle()
+    }
+
+    /// A client of this cell; nobody in particular unless a caller is named.
+    pub fn client(&self, caller: Option<&Caller>) -> Client {
+        let mut settings = ClientSettings::new(vec![self.address.clone()]);
+        settings.token = caller.map(|caller| Secret::new(shown(Some(caller))));
+        Client::new(settings).unwrap()
+    }
+
+    /// One request over a connection of its own; the answer's body is left to be read. `target` is
+    /// `METHOD /path?query`.
+    pub async fn open(
+        &self,
+        caller: Option<&Caller>,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Response<Incoming> {
+        let (method, path) = target.split_once(' ').unwrap();
+        let mut request = Request::builder().method(method).uri(path);
+        request = request.header("host", &self.address).header("authorization", shown(caller));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if !body.is_end_stream() && headers.iter().all(|(name, _)| *name != "content-type") {
+            request = request.header("content-type", media_of(path));
+        }
+        let stream = TcpStream::connect(&self.address).await.unwrap();
+        let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let asked = sender.send_request(request.body(body).unwrap());
+        let response = within(asked).await.unwrap();
+        if response.status().as_u16() < 300 && !is_of_console(path) {
+            self.done.lock().unwrap().insert(route(method, path).operation);
+        }
+        response
+    }
+
+    /// As [`Cell::open`], with the whole answer.
+    pub async fn send(
+        &self,
+        caller: Option<&Caller>,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Got {
+        let response = self.open(caller, target, headers, body).await;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let bytes = within(response.into_body().collect()).await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Got { status, headers, body, text }
+    }
+
+    /// As nobody in particular, who may do everything.
+    pub async fn ask(&self, target: &str, body: Value) -> Got {
+        self.ask_as(&Caller::Operator, target, &[], body).await
+    }
+
+    pub async fn ask_as(
+        &self,
+        caller: &Caller,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: Value,
+    ) -> Got {
+        let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
+        self.send(Some(caller), target, headers, body).await
+    }
+
+    /// As [`Cell::ask`], where anything but success is a failure of the test.
+    pub async fn must(&self, target: &str, body: Value) -> Got {
+        let got = self.ask(target, body).await;
+        assert!(got.status < 300, "{target}: {} {}", got.status, got.text);
+        got
+    }
+
+    /// A user, a machine that is up, and a job of `count` tasks.
+    pub async fn furnish(&self, count: u32) {
+        self.must("POST /v1/users", json!({ "name": "ubar" })).await;
+        self.must("POST /v1/machines", machine("m1")).await;
+        let quota = json!({ "amount": { "cpu": 1000, "ram": 1000 } });
+        self.must("PUT /v1/users/ubar/quota/batch", quota).await;
+        self.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": job("jfoo", count) })).await;
+    }
+}
+
+async fn lead(handle: &Handle) {
+    let mut status = handle.replica().watch();
+    within(status.wait_for(|status| status.role == Role::Leader)).await.unwrap();
+    // The core hears of it a moment later than the replica.
+    let asked = async {
+        let by = Caller::Controller(ControllerName::Expire);
+        while handle.submit(&by, None, Command::Expire).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(asked).await;
+}
+
+/// Nothing here takes long; what does is stuck.
+pub async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("stuck")
+}
+
+/// What a body sent there must say it is.
+fn media_of(path: &str) -> &'static str {
+    match path {
+        blob if blob.contains("/blobs/") => "application/octet-stream",
+        part if part.starts_with("/internal/") => "application/postcard",
+        _ => "application/json",
+    }
+}
+
+/// The row of the table that a request meets.
+pub fn route(method: &str, path: &str) -> &'static Route {
+    let path = path.split('?').next().unwrap();
+    let parts: Vec<&str> = path.split('/').collect();
+    let fits = |template: &str| {
+        let wanted: Vec<&str> = template.split('/').collect();
+        let same = |(want, have): (&&str, &&str)| want.starts_with('{') || want == have;
+        wanted.len() == parts.len() && wanted.iter().zip(&parts).all(same)
+    };
+    let mut found: Vec<_> =
+        routes().filter(|r| r.method.as_str() == method && fits(r.path)).collect();
+    // `/v1/tokens/join` is also of the shape of `/v1/tokens/{token}`.
+    found.sort_by_key(|route| route.path.contains('{'));
+    found.first().unwrap_or_else(|| panic!("no route {method} {path}"))
+}
+
+pub fn user(name: &str) -> Caller {
+    Caller::User(Name::new(name).unwrap())
+}
+
+pub fn job(name: &str, count: u32) -> Value {
+    json!({
+        "name": name,
+        "count": count,
+        "priority": 100,
+        "labels": { "tier": "web", "of": name },
+        "task": { "limits": { "cpu": 10, "ram": 10 }, "command": ["/bin/true"] },
+    })
+}
+
+pub fn machine(name: &str) -> Value {
+    json!({
+        "name": name,
+        "capacity": { "cpu": 1000, "ram": 1000 },
+        "labels": { "zone": "a" },
+        "rack": null,
+        "power": null,
+    })
+}
+
+pub fn digest_of(content: &[u8]) -> String {
+    hex(&sha256(content))
+}

@@ -1,0 +1,319 @@
+//! The cell's certificate authority: one key, made at `cell master init`, held by every replica so
+//! that any leader can sign, and by nobody else.
+//!
+//! Leaves live for a day. That makes a list of revoked certificates needless: a part that must go
+//! is refused its next renewal. Schedulers and users get certificates for clients only. Agents are
+//! dialled too, by who they are: only a master's certificate names hosts, so none of the others can
+//! pass for a master towards whoever dials one.
+
+use crate::enroll::{BACKDATED, EnrollError, Holder, alternative_names, key_print, subject};
+use crate::secret::Secret;
+use crate::spiffe::{Identity, Part};
+use crate::task_identity::task_uri;
+use crate::tls::{self, TlsError, certificates};
+use cellwright_cell::credential::KeyPrint;
+use cellwright_cell::name::Name;
+use cellwright_cell::time::{Span, Time};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKey,
+    PublicKeyData, SanType, SerialNumber,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+use rustls::pki_types::CertificateDer;
+use time::OffsetDateTime;
+
+/// Ten years: renewing the authority means that every part and every context file is touched.
+const AUTHORITY_LIFE: Span = Span::seconds(10 * 365 * 24 * 3600);
+/// A replica whose clock is further than this from the log's time signs nothing: a certificate that
+/// both call valid would outlive what is remembered of parts that were sent away.
+const MOST_APART: Span = Span::seconds(4 * 24 * 3600);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    #[error("making or reading a certificate: {0}")]
+    Crypto(#[from] rcgen::Error),
+    #[error(transparent)]
+    Enroll(#[from] EnrollError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("{0} is not a time a certificate can carry")]
+    Time(u64),
+    #[error("the system's random source gave no bytes")]
+    NoRandomness,
+    #[error("the authority's certificate names no cell")]
+    NoCell,
+    #[error("the authority's key does not belong to its certificate")]
+    OtherKey,
+}
+
+/// Who may sign in this cell's name. Neither printable nor comparable: it holds the key.
+pub struct Authority {
+    cell: Name,
+    certificate: CertificateDer<'static>,
+    certificate_pem: String,
+    key_pem: Secret,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A signing request that parsed and carries a signature of its own key.
+pub struct SigningRequest {
+    /// Whom it asks a certificate for.
+    pub identity: Identity,
+    /// Names and addresses a server wants to answer at.
+    pub hosts: Vec<String>,
+    key: PublicKey,
+}
+
+impl SigningRequest {
+    /// # Errors
+    /// When it does not parse, is not signed by its own key, or does not name exactly one part.
+    pub fn parse(pem: &str) -> Result<SigningRequest, AuthorityError> {
+        let request = CertificateSigningRequestParams::from_pem(pem)?;
+        let (mut identities, mut hosts) = (Vec::new(), Vec::new());
+        for name in &request.params.subject_alt_names {
+            match name {
+                SanType::URI(uri) => identities.push(uri.as_str().to_owned()),
+                SanType::DnsName(host) => hosts.push(host.as_str().to_owned()),
+                SanType::IpAddress(address) => hosts.push(address.to_string()),
+                _ => return Err(rcgen::Error::UnsupportedExtension.into()),
+            }
+        }
+        let [uri] = &identities[..] else {
+            return Err(EnrollError::Names { found: identities.len() }.into());
+        };
+        let identity =
+            Identity::parse(uri).map_err(|why| EnrollError::Certificate(why.to_string()))?;
+        Ok(SigningRequest { identity, hosts, key: request.public_key })
+    }
+
+    /// What people compare.
+    #[must_use]
+    pub fn key_print(&self) -> KeyPrint {
+        key_print(self.key.der_bytes())
+    }
+}
+
+impl Authority {
+    /// A new authority for a new cell.
+    ///
+    /// # Errors
+    /// When the system has no randomness or `now` is no date.
+    pub fn create(cell: &Name, now: Time) -> Result<Authority, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, cell.as_str());
+        params.distinguished_name.push(DnType::CommonName, format!("authority of cell {cell}"));
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        params.serial_number = Some(serial()?);
+        (params.not_before, params.not_after) = validity(now.into(), AUTHORITY_LIFE)?;
+        let certificate = params.self_signed(&key)?;
+        Authority::assemble(cell.clone(), certificate.pem(), Secret::new(key.serialize_pem()))
+    }
+
+    /// The authority that was saved as two PEM texts.
+    ///
+    /// # Errors
+    /// When they do not parse or do not belong together.
+    pub fn from_pem(certificate: String, key: Secret) -> Result<Authority, AuthorityError> {
+        let der = &certificates("authority", &certificate)?[0];
+        let cell = cell_of(der).ok_or(AuthorityError::NoCell)?;
+        Authority::assemble(cell, certificate, key)
+    }
+
+    fn assemble(
+        cell: Name,
+        certificate_pem: String,
+        key_pem: Secret,
+    ) -> Result<Authority, AuthorityError> {
+        let certificate = certificates("authority", &certificate_pem)?.remove(0);
+        let key = KeyPair::from_pem(key_pem.expose())?;
+        if public_key_of(&certificate).as_deref() != Some(key.public_key_raw()) {
+            return Err(AuthorityError::OtherKey);
+        }
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        Ok(Authority { cell, certificate, certificate_pem, key_pem, issuer })
+    }
+
+    #[must_use]
+    pub fn cell(&self) -> &Name {
+        &self.cell
+    }
+
+    #[must_use]
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// For the file of this replica, and for a replica that joins.
+    #[must_use]
+    pub fn key_pem(&self) -> &Secret {
+        &self.key_pem
+    }
+
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        tls::fingerprint(&self.certificate)
+    }
+
+    /// A certificate for the key of `request`, together with the authority's, as PEM. The identity
+    /// and the hosts are those the caller has checked; nothing else of the request is taken over.
+    /// Only a master is certified for hosts, whoever asks: others are dialled as who they are.
+    ///
+    /// # Errors
+    /// When a host is not one, or `now` is no date.
+    pub fn sign(
+        &self,
+        request: &SigningRequest,
+        part: &Part,
+        hosts: &[String],
+        now: impl Into<Issued>,
+        life: Span,
+    ) -> Result<String, AuthorityError> {
+        let identity = Identity { cell: self.cell.clone(), part: part.clone() };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = subject(part);
+        let hosts = if matches!(part, Part::Master(_)) { hosts } else { &[] };
+        params.subject_alt_names = alternative_names(&identity, hosts)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if matches!(part, Part::Master(_) | Part::Agent(_)) {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.serial_number = Some(serial()?);
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(now.into(), life)?;
+        let leaf = params.signed_by(&request.key, &self.issuer)?;
+        Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
+    }
+
+    /// A certificate for the task of this name (`user/job/index`) and the key of a request,
+    /// together with the authority's, as PEM. Tasks dial each other, so it is good for both ends.
+    ///
+    /// # Errors
+    /// When the request is not signed by its own key, or `now` is no date.
+    pub fn sign_task(
+        &self,
+        signing_request: &str,
+        name: &str,
+        now: impl Into<Issued>,
+        life: Span,
+    ) -> Result<String, AuthorityError> {
+        let request = CertificateSigningRequestParams::from_pem(signing_request)?;
+        let uri = task_uri(&self.cell, name);
+        let bad = |_| EnrollError::Host { host: uri.clone() };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names = vec![SanType::URI(uri.as_str().try_into().map_err(bad)?)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.serial_number = Some(serial()?);
+        params.use_authority_key_identifier_extension = true;
+        (params.not_before, params.not_after) = validity(now.into(), life)?;
+        let leaf = params.signed_by(&request.public_key, &self.issuer)?;
+        Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
+    }
+
+    /// A key and certificate made here, for this replica and for a scheduler it supervises.
+    ///
+    /// # Errors
+    /// As [`Authority::sign`].
+    pub fn equip(
+        &self,
+        part: &Part,
+        hosts: &[String],
+        now: impl Into<Issued>,
+        life: Span,
+    ) -> Result<Papers, AuthorityError> {
+        let identity = Identity { cell: self.cell.clone(), part: part.clone() };
+        let fresh = crate::enroll::NewKey::make(&identity, hosts)?;
+        let request = SigningRequest::parse(&fresh.signing_request)?;
+        let certificate = self.sign(&request, part, hosts, now, life)?;
+        Ok(Papers { certificate, key: fresh.key })
+    }
+}
+
+/// A part's certificate with its authority (PEM), and the key to it.
+#[derive(Clone)]
+pub struct Papers {
+    pub certificate: String,
+    pub key: Secret,
+}
+
+impl Papers {
+    /// # Errors
+    /// When the certificate is not one of ours.
+    pub fn holder(&self) -> Result<Holder, EnrollError> {
+        Holder::of_pem(&self.certificate)
+    }
+}
+
+/// Random, positive, 16 bytes.
+fn serial() -> Result<SerialNumber, AuthorityError> {
+    let mut bytes = [0; 16];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| AuthorityError::NoRandomness)?;
+    bytes[0] &= 0x7f;
+    bytes[0] |= 0x40;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+/// When something is signed: one time, or two where this replica's clock and the log differ. What
+/// is signed then is valid by both, so that it is whichever is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Issued {
+    /// By this replica's clock.
+    pub wall: Time,
+    earlier: Time,
+    later: Time,
+}
+
+impl From<Time> for Issued {
+    fn from(now: Time) -> Issued {
+        Issued { wall: now, earlier: now, later: now }
+    }
+}
+
+impl Issued {
+    /// # Errors
+    /// By how much the two are apart, if that is too much to sign anything.
+    pub fn by_both(wall: Time, log: Time) -> Result<Issued, Span> {
+        if log == Time::ZERO {
+            return Ok(wall.into());
+        }
+        let (earlier, later) = (wall.min(log), wall.max(log));
+        match later.since(earlier) {
+            apart if apart > MOST_APART => Err(apart),
+            _ => Ok(Issued { wall, earlier, later }),
+        }
+    }
+}
+
+fn validity(
+    issued: Issued,
+    life: Span,
+) -> Result<(OffsetDateTime, OffsetDateTime), AuthorityError> {
+    let date = |at: Time| {
+        let seconds = i64::try_from(at.0 / 1000).map_err(|_| AuthorityError::Time(at.0))?;
+        OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| AuthorityError::Time(at.0))
+    };
+    let from = Time(issued.earlier.0.saturating_sub(BACKDATED.0));
+    Ok((date(from)?, date(issued.later.plus(life))?))
+}
+
+/// The cell stands in the authority's own subject.
+fn cell_of(certificate: &CertificateDer<'_>) -> Option<Name> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let cell = parsed.subject().iter_organization().next()?.as_str().ok()?;
+    Name::new(cell).ok()
+}
+
+fn public_key_of(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    Some(parsed.public_key().subject_public_key.data.to_vec())
+}

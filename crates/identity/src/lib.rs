@@ -1,0 +1,26 @@
+//! Who is who in a cell: certificates of its parts, the authority that signs them, how a part is
+//! enrolled, and the TLS that they speak.
+//!
+//! | file | what |
+//! |---|---|
+//! | `authority` | the cell's own certificate authority |
+//! | `files` | its key and a replica's certificate on disk |
+//! | `enroll` | a join token and a signing request against a certificate; renewal |
+//! | `spiffe` | the names in certificates: which part of which cell |
+//! | `task_identity` | certificates of tasks |
+//! | `tls` | client and server configurations, whom they trust |
+//! | `secret` | tokens and keys in memory, their hashes |
+//! | `private` | files and folders that nobody else may read |
+//! | `seats` | places for connections, by who is at the other end |
+//! | `clock` | the one place where the wall clock is read |
+
+pub mod authority;
+pub mod clock;
+pub mod enroll;
+pub mod files;
+pub mod private;
+pub mod seats;
+pub mod secret;
+pub mod spiffe;
+pub mod task_identity;
+pub mod tls;

@@ -1,0 +1,39 @@
+//! What tests of this crate and of those above it share.
+
+use cellwright_store::{Disk, RealDisk};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A folder of its own that goes away with the test.
+pub struct Folder(pub PathBuf);
+
+impl Default for Folder {
+    fn default() -> Folder {
+        Folder::new()
+    }
+}
+
+impl Folder {
+    #[must_use]
+    pub fn new() -> Folder {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cellwright-records-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        drop(std::fs::remove_dir_all(&path));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    #[must_use]
+    pub fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(RealDisk::open(&self.0).unwrap())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}

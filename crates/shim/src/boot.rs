@@ -1,0 +1,24 @@
+//! The boot clock and the name of this boot. All times of agents and shims are milliseconds on the
+//! boot clock, which goes on while the machine sleeps and is not set by anybody: leases are safe on
+//! it, and both sides read the same one.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Where the kernel names the boot.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Milliseconds since the machine booted.
+#[must_use]
+pub fn now() -> u64 {
+    let at = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(at.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(at.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
+/// The kernel's name for this boot.
+///
+/// # Errors
+/// When `/proc` does not say.
+pub fn boot_id() -> std::io::Result<String> {
+    std::fs::read_to_string(BOOT_ID).map(|text| text.trim().to_owned())
+}

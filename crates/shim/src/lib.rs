@@ -1,0 +1,201 @@
+//! The shim: one small process around each task (`cell-shim`, or `cell shim` where that is not
+//! installed). It starts the program, reads
+//! its output into bounded files, waits for its end, leaves no descendant behind, and writes the
+//! end down before it goes itself. It is in a session of its own and knows nothing of masters, so
+//! the agent can be killed, restarted or replaced: pids stay, pipes stay, ends are found on disk.
+//!
+//! It is the reaper of everything below it: a program that forks twice and calls `setsid` to get
+//! away becomes a child of the shim, and is killed with the rest.
+//!
+//! Rejected: one shim for all tasks. It would be as important as the agent, and its crash would
+//! take every task's end with it.
+
+pub mod begin;
+pub mod boot;
+pub mod enter;
+pub mod installed;
+pub mod log;
+pub mod open_files;
+pub mod proc;
+pub mod protocol;
+pub mod record;
+pub mod room;
+#[cfg(test)]
+mod scratch;
+mod serve;
+mod task;
+
+use crate::record::{Keep, RecordError, is_link, open_lock, open_plain};
+use cellwright_supervise::{EXIT_CODE, caught, report_in_one_line};
+use enter::ENTER;
+use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
+use rustix::fs::{FlockOperation, flock};
+use serve::Ears;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// The word that every call begins with, of `cell` and of `cell-shim` alike.
+pub const VERB: &str = "shim";
+/// Asks a program which build of the shim is in it.
+pub const WHICH: &str = "--build";
+/// The file that is installed beside `cell`.
+pub const FILE: &str = "cell-shim";
+/// Names the sources that this shim was built from.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("CELL_SHIM_BUILD"));
+
+/// Does what `words` ask for, if they are for a shim: `shim FOLDER`, `shim --enter …` or
+/// `shim --build`.
+#[must_use]
+pub fn called(words: &[OsString]) -> Option<ExitCode> {
+    let [verb, words @ ..] = words else { return None };
+    if verb != VERB {
+        return None;
+    }
+    // Nothing of a task's is left in files by a crash of what stands around it.
+    let _never = begin::no_core();
+    match words {
+        [enter, program @ ..] if enter == ENTER => Some(enter::enter(program)),
+        [which] if which == WHICH => {
+            // Who asked may be gone.
+            let _ = writeln!(io::stdout(), "{BUILD}");
+            Some(ExitCode::SUCCESS)
+        }
+        [folder] => Some(run(folder.as_ref())),
+        _ => None,
+    }
+}
+
+/// Why a shim did not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum ShimError {
+    #[error("{what}: {why}")]
+    Io { what: &'static str, why: io::Error },
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    #[error("there is nothing to launch in this folder")]
+    NoLaunch,
+}
+
+fn io(what: &'static str) -> impl Fn(io::Error) -> ShimError {
+    move |why| ShimError::Io { what, why }
+}
+
+/// The whole life of a shim.
+#[must_use]
+pub fn run(folder: &Path) -> ExitCode {
+    // What is started by a descriptor has that as its name.
+    let _ = rustix::thread::set_name(c"cell-shim");
+    open_files::lower();
+    report_in_one_line();
+    caught(|| live(folder)).unwrap_or_else(|panicked| {
+        // The agent finds it gone, and ends what it left behind.
+        let _ = writeln!(std::io::stderr(), "cell shim: cannot go on: {panicked}");
+        ExitCode::from(EXIT_CODE)
+    })
+}
+
+fn live(folder: &Path) -> ExitCode {
+    let lived = Ears::open().and_then(|ears| match begin(folder)? {
+        // Another shim has begun this attempt before: it, or the end it left, is what counts.
+        None => Ok(()),
+        Some(held) => ears.serve(held),
+    });
+    lived.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+}
+
+fn failed(error: &ShimError) -> ExitCode {
+    // The log may be on a disk that is full.
+    let _ = writeln!(std::io::stderr(), "cell shim: {error}");
+    ExitCode::FAILURE
+}
+
+/// What a shim that has begun holds.
+pub struct Held {
+    /// Held as long as the shim lives.
+    pub lock: File,
+    pub launch: Launch,
+    pub listener: UnixListener,
+}
+
+/// Begins, once for every attempt there ever is: whoever links the file `begun` first is the shim.
+fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
+    // Fails for the leader of a process group, which is out of the agent's reach already.
+    let _ = rustix::process::setsid();
+    begin::pass_nothing_on();
+    std::env::set_current_dir(folder).map_err(io("enter the folder"))?;
+    let pid = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(pid))
+        .map_err(|why| io("become the reaper")(why.into()))?;
+    let lock = open_lock(Path::new(LOCK)).map_err(io("open the lock"))?;
+    // Waits for the short moment in which an agent looks whether somebody is here.
+    flock(&lock, FlockOperation::LockExclusive).map_err(|why| io("take the lock")(why.into()))?;
+    let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;
+    let number = pid.as_raw_nonzero().get();
+    let born = crate::proc::one(number).map_or(0, |process| process.born);
+    let boot_id = crate::boot::boot_id().map_err(io("read the boot id"))?;
+    if !claim(Path::new(""), &Begun { shim: number, born, boot_id })? {
+        return Ok(None);
+    }
+    let listener = UnixListener::bind(SOCKET).map_err(io("listen"))?;
+    listener.set_nonblocking(true).map_err(io("listen"))?;
+    Ok(Some(Held { lock, launch, listener }))
+}
+
+/// Makes this attempt the caller's, for good; false when it is somebody's already. The record is
+/// written whole under a name of its own and then linked, which one caller alone can do.
+///
+/// # Errors
+/// When the disk refuses.
+pub fn claim(folder: &Path, begun: &Begun) -> Result<bool, ShimError> {
+    let draft = folder.join(format!("{BEGUN}-{}", std::process::id()));
+    // A power cut ends what began, and the next boot knows that without this.
+    record::write(&draft, begun, Keep::Process)?;
+    let linked = std::fs::hard_link(&draft, folder.join(BEGUN));
+    // What is left of a draft does no harm.
+    let _ = std::fs::remove_file(&draft);
+    match linked {
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        linked => linked.map(|()| true).map_err(io("begin")),
+    }
+}
+
+/// Whether a shim lives in this folder.
+///
+/// # Errors
+/// When the lock cannot be looked at.
+pub fn is_alive(folder: &Path) -> io::Result<bool> {
+    let lock = match open_plain(&folder.join(LOCK), OpenOptions::new().read(true)) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        // Not what a shim holds: whoever changed it is to be swept away.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData || is_link(&error) => {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The end of the attempt in this folder, if it has one.
+///
+/// # Errors
+/// When it cannot be read or is damaged.
+pub fn exit_of(folder: &Path) -> Result<Option<Exit>, RecordError> {
+    record::read(&folder.join(EXIT))
+}
+
+/// The shim that began the attempt in this folder, if one did.
+///
+/// # Errors
+/// When it cannot be read or is damaged.
+pub fn begun_in(folder: &Path) -> Result<Option<Begun>, RecordError> {
+    record::read(&folder.join(BEGUN))
+}

@@ -1,0 +1,179 @@
+//! Small files that must be whole or absent: a line with a checksum, then JSON. A file is replaced
+//! by renaming a finished one over it, so a reader sees the old content or the new.
+//!
+//! Rejected: one database for the whole agent. A shim outlives its agent and writes its own end;
+//! two processes would share the database, and damage to it would lose every task at once.
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::xxh3_64;
+
+const HEAD: &str = "cell-record 1 ";
+const LOCK_MODE: u32 = 0o600;
+
+/// Why a record is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{}: {why}", path.display())]
+    Io { path: PathBuf, why: io::Error },
+    #[error("{} is damaged: {why}", path.display())]
+    Damaged { path: PathBuf, why: String },
+}
+
+/// How much a record must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The end of the process that wrote it.
+    Process,
+    /// A power cut: flushed, and its folder too.
+    PowerCut,
+}
+
+/// Replaces the record.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write<T: Serialize>(path: &Path, value: &T, keep: Keep) -> Result<(), RecordError> {
+    let io = |why| RecordError::Io { path: path.to_owned(), why };
+    let body = serde_json::to_string(value)
+        .map_err(|why| RecordError::Damaged { path: path.to_owned(), why: why.to_string() })?;
+    let text = format!("{HEAD}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
+    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    let mut options = OpenOptions::new();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(&fresh).map_err(io)?;
+    file.write_all(text.as_bytes()).map_err(io)?;
+    if keep == Keep::PowerCut {
+        file.sync_all().map_err(io)?;
+    }
+    fs::rename(&fresh, path).map_err(io)?;
+    if keep == Keep::Process {
+        return Ok(());
+    }
+    // A bare name is in the folder the process is in.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+/// The record; nothing when there is none.
+///
+/// # Errors
+/// When it cannot be read, or is not what was written.
+pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+    let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
+    let text = match text_of(path) {
+        Ok(text) => text,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Neither passes by itself.
+        Err(why) if why.kind() == io::ErrorKind::InvalidData || is_link(&why) => {
+            return Err(damaged(&why.to_string()));
+        }
+        Err(why) => return Err(RecordError::Io { path: path.to_owned(), why }),
+    };
+    let rest = text.strip_prefix(HEAD).ok_or_else(|| damaged("no head"))?;
+    let (sum, body) = rest.split_once('\n').ok_or_else(|| damaged("no body"))?;
+    let body = body.strip_suffix('\n').ok_or_else(|| damaged("cut off"))?;
+    if format!("{:016x}", xxh3_64(body.as_bytes())) != sum {
+        return Err(damaged("the checksum differs"));
+    }
+    serde_json::from_str(body).map(Some).map_err(|why| damaged(&why.to_string()))
+}
+
+/// Some of these files lie where a task of the agent's own account can reach them: a link there
+/// leads nobody, and a pipe makes nobody wait.
+fn text_of(path: &Path) -> io::Result<String> {
+    io::read_to_string(open_plain(path, OpenOptions::new().read(true))?)
+}
+
+/// Opens a plain file, and nothing else.
+///
+/// # Errors
+/// When it is not there, cannot be opened, or is something else.
+pub fn open_plain(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let flags = i32::try_from(flags).map_err(io::Error::other)?;
+    let file = options.custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a plain file")),
+    }
+}
+
+/// Opens a file that is there to be locked, for its owner alone: whoever can open one, if only to
+/// read it, can take the lock and keep it. One that an earlier build left open to others is closed.
+///
+/// # Errors
+/// As [`open_plain`].
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(LOCK_MODE);
+    let lock = open_plain(path, &mut options)?;
+    lock.set_permissions(fs::Permissions::from_mode(LOCK_MODE))?;
+    Ok(lock)
+}
+
+/// Whether [`open_plain`] met a link.
+#[must_use]
+pub fn is_link(why: &io::Error) -> bool {
+    why.raw_os_error() == Some(Errno::LOOP.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn nobody_else_can_open_what_is_locked() {
+        let scratch = Scratch::new();
+        let (new, old) = (scratch.path("new"), scratch.path("old"));
+        fs::write(&old, "").unwrap();
+        fs::set_permissions(&old, fs::Permissions::from_mode(0o644)).unwrap();
+        for path in [new, old] {
+            let lock = open_lock(&path).unwrap();
+            assert_eq!(lock.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+        }
+    }
+
+    #[test]
+    fn neither_a_pipe_nor_a_link_is_taken_for_a_record() {
+        let scratch = Scratch::new();
+        let (real, path) = (scratch.path("real"), scratch.path("exit"));
+        write(&real, &vec![1], Keep::Process).unwrap();
+        std::os::unix::fs::symlink(&real, &path).unwrap();
+        assert!(read::<Vec<u32>>(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(read::<Vec<u32>>(&path).is_err());
+        // Written anew, it is a record again.
+        write(&path, &vec![2], Keep::Process).unwrap();
+        assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![2]));
+    }
+
+    #[test]
+    fn a_record_is_read_as_written_and_any_damage_is_seen() {
+        let scratch = Scratch::new();
+        let path = scratch.path("exit");
+        assert!(read::<Vec<u32>>(&path).unwrap().is_none());
+        for keep in [Keep::Process, Keep::PowerCut] {
+            write(&path, &vec![3, 1, 4], keep).unwrap();
+            assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![3, 1, 4]));
+        }
+        let good = fs::read(&path).unwrap();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            assert!(read::<Vec<u32>>(&path).is_err(), "byte {at}");
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(read::<Vec<u32>>(&path).is_err(), "cut at {at}");
+        }
+    }
+}

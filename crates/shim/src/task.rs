@@ -1,0 +1,360 @@
+//! The program and everything below it: started once, told to stop, swept away, reaped.
+
+use crate::begin::begin;
+use crate::boot;
+use crate::proc::Process;
+use crate::protocol::{Cause, Exit, Launch, MemoryEnd, Status, VERSION};
+use crate::room::Room;
+use cellwright_cell::task::{ExitClass, Notice};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, WaitStatus, kill_process,
+    kill_process_group, wait, waitid, waitpid,
+};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Between two sweeps of what does not die at once; doubled from one to the next, up to the second.
+const SWEEP_MILLIS: u64 = 20;
+const SWEEP_MILLIS_MOST: u64 = 1000;
+/// Passes in which what forks faster than it is found is stopped, before all of it is killed.
+const STOP_PASSES: u32 = 20;
+/// A lease is looked at this often at least: the timer under it stands still while the machine
+/// sleeps, the lease does not.
+const LEASE_LOOK_MILLIS: u64 = 1000;
+/// When the unified hierarchy is to count a program that runs: most that end soon have ended by
+/// then, and for those it would be work for nothing.
+const COUNT_AFTER_MILLIS: u64 = 20;
+/// Sees an end and leaves it to be reaped.
+const LOOK_ONLY: WaitIdOptions =
+    WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
+
+/// The program's output.
+pub struct Pipes {
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
+}
+
+pub struct Task {
+    pid: Pid,
+    room: Room,
+    started: u64,
+    /// How the program itself ended.
+    ended: Option<(Option<i32>, Option<i32>)>,
+    /// Whether that was the container's filter of system calls.
+    filtered: bool,
+    /// What memory had to do with it.
+    memory: MemoryEnd,
+    /// Why it is to die, from the first who said so.
+    cause: Option<Cause>,
+    /// Whether it was warned, and could hear it.
+    warned: bool,
+    /// Whether it still ran when it was killed.
+    killed: bool,
+    kill_at: Option<u64>,
+    lease_until: Option<u64>,
+    run_until: Option<u64>,
+    /// Sweeps that left something.
+    sweeps: u32,
+    has_children: bool,
+    /// Whether every hierarchy knows of it.
+    is_counted: bool,
+}
+
+/// Starts the program in its room.
+///
+/// # Errors
+/// When the system cannot start it; the text is for its owner.
+pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Error, Room)>> {
+    let (pid, pipes) = match begin(launch, &room) {
+        Ok(begun) => begun,
+        Err(why) => return Err(Box::new((why, room))),
+    };
+    let started = boot::now();
+    let task = Task {
+        pid,
+        room,
+        started,
+        ended: None,
+        filtered: false,
+        memory: MemoryEnd::Nothing,
+        cause: None,
+        warned: false,
+        killed: false,
+        kill_at: None,
+        lease_until: launch.lease_until,
+        run_until: launch.max_run.map(|length| started.saturating_add(length)),
+        sweeps: 0,
+        has_children: true,
+        is_counted: false,
+    };
+    Ok((task, pipes))
+}
+
+/// Whether something is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Some,
+    Nothing,
+}
+
+impl Task {
+    pub fn status(&self) -> Status {
+        Status {
+            version: VERSION,
+            shim: rustix::process::getpid().as_raw_nonzero().get(),
+            pid: self.pid.as_raw_nonzero().get(),
+            started: self.started,
+            stopping: self.cause.is_some(),
+            lease_until: self.lease_until,
+        }
+    }
+
+    /// Warns the program, and kills it and all below it `grace` later. A second call can only
+    /// shorten the grace.
+    pub fn stop(&mut self, grace: u64) {
+        // What ended before it was told did so by itself.
+        self.reap();
+        let at = boot::now().saturating_add(grace);
+        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+        if self.ended.is_none() && self.cause.is_none() {
+            self.cause = Some(Cause::Told);
+            if grace > 0 {
+                self.signal(Signal::TERM);
+                self.warned = !self.is_deaf_to(Signal::TERM);
+                if !self.warned {
+                    self.kill_at = Some(boot::now());
+                }
+            }
+        }
+    }
+
+    /// Kills it at once, for a reason that its owner is told.
+    pub fn condemn(&mut self, class: Option<ExitClass>, why: &str) {
+        self.reap();
+        if self.ended.is_none() {
+            self.cause.get_or_insert(Cause::Condemned { class, why: why.to_owned() });
+            self.kill_at = Some(boot::now());
+        }
+    }
+
+    /// The first process of a container is spared every signal that it does not handle itself,
+    /// where any other would end. It is to end all the same.
+    fn is_deaf_to(&self, signal: Signal) -> bool {
+        let Some(_) = &self.room.container else { return false };
+        let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let bit = 1u64 << (signal.as_raw() - 1);
+        let has = |key: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(key));
+            let mask = line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            mask.is_some_and(|mask| mask & bit != 0)
+        };
+        !text.is_empty() && !has("SigCgt:") && !has("SigIgn:")
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // Gone meanwhile: the next look sees it.
+            let _ = kill_process_group(self.pid, signal);
+        }
+    }
+
+    pub fn renew(&mut self, until: u64) {
+        if self.lease_until.is_none_or(|before| until > before) {
+            self.lease_until = Some(until);
+        }
+    }
+
+    /// Milliseconds until [`Task::look`] has something to do, if nothing happens before.
+    pub fn next_look(&self) -> Option<u64> {
+        let again = (SWEEP_MILLIS << self.sweeps.min(10)).min(SWEEP_MILLIS_MOST);
+        if self.ended.is_some() {
+            return Some(again);
+        }
+        let now = boot::now();
+        let count_at = (!self.is_counted).then(|| self.count_at());
+        let times = [self.kill_at, self.run_until, self.lease_until, count_at];
+        let at = times.into_iter().flatten().min()?;
+        let wait = at.saturating_sub(now).max(if at <= now { again } else { 1 });
+        Some(if self.lease_until.is_some() { wait.min(LEASE_LOOK_MILLIS) } else { wait })
+    }
+
+    /// Looks at children and clocks, and kills what is due. Nothing is left when the program and
+    /// all below it are gone.
+    pub fn look(&mut self) -> Left {
+        self.reap();
+        let now = boot::now();
+        let over = |at: Option<u64>| at.is_some_and(|at| at <= now);
+        if self.ended.is_none() && !self.is_counted && now >= self.count_at() {
+            self.is_counted = true;
+            self.room.count(self.pid);
+        }
+        if self.ended.is_none() && over(self.lease_until) {
+            self.cause.get_or_insert(Cause::LeaseOver);
+        } else if self.ended.is_none() && over(self.run_until) {
+            self.cause.get_or_insert(Cause::RanTooLong);
+        } else if self.ended.is_none() && !over(self.kill_at) {
+            return Left::Some;
+        }
+        self.sweep()
+    }
+
+    fn count_at(&self) -> u64 {
+        self.started.saturating_add(COUNT_AFTER_MILLIS)
+    }
+
+    /// Kills all there is below this process. What forks would escape a list that is already old,
+    /// so everybody is stopped first, until a pass finds nobody who runs.
+    fn sweep(&mut self) -> Left {
+        self.killed |= self.ended.is_none();
+        // Without children nothing is below, and there is no need to look through all of `/proc`.
+        if self.has_children {
+            for _ in 0..STOP_PASSES {
+                let running: Vec<_> = below().into_iter().filter(|p| !p.is_stopped).collect();
+                if running.is_empty() {
+                    break;
+                }
+                send(&running, Signal::STOP);
+            }
+            send(&below(), Signal::KILL);
+        }
+        // Whatever `/proc` did not show of it.
+        self.signal(Signal::KILL);
+        let empty = self.room.kill();
+        self.reap();
+        if self.ended.is_some() && !self.has_children && empty {
+            return Left::Nothing;
+        }
+        self.sweeps = self.sweeps.saturating_add(1);
+        Left::Some
+    }
+
+    /// The reaper of everything below it has no children only when nothing is below it.
+    fn reap(&mut self) {
+        loop {
+            match self.reap_one() {
+                Ok(Some((pid, status))) if pid == self.pid => {
+                    let signal = status.terminating_signal();
+                    let meant = if self.filtered { Some(Signal::KILL.as_raw()) } else { signal };
+                    self.ended = Some((status.exit_status(), meant));
+                    self.memory = self.room.memory();
+                }
+                Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
+                Ok(None) => return self.has_children = true,
+                Err(_) => return self.has_children = false,
+            }
+        }
+    }
+
+    /// The end of one child, if one has ended.
+    ///
+    /// How a program in a container came to end can be seen until it is reaped. So as long as it
+    /// is not, nobody is reaped but by number: the program after a look at it, and others one by
+    /// one. To wait for anybody would reap also a program that ends after the look. Others are
+    /// rare: what a program in a container leaves behind becomes a child of that program.
+    fn reap_one(&mut self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
+        if self.ended.is_some() || self.room.container.is_none() {
+            return wait(WaitOptions::NOHANG);
+        }
+        if let Some(end) = waitid(WaitId::Pid(self.pid), LOOK_ONLY)? {
+            self.filtered = self.is_filtered(&end);
+            return waitpid(Some(self.pid), WaitOptions::NOHANG);
+        }
+        if waitid(WaitId::All, LOOK_ONLY)?.is_none() {
+            return Ok(None);
+        }
+        for other in zombies().filter(|pid| *pid != self.pid) {
+            if let Some(ended) = waitpid(Some(other), WaitOptions::NOHANG)? {
+                return Ok(Some(ended));
+            }
+        }
+        // The program itself, just now: its signal is still to come, and with it the next look.
+        Ok(None)
+    }
+
+    /// Whether this end is the doing of the container's filter. The kernel spares the first
+    /// process of a container the SIGKILL that it sends itself, so that filter ends it by SIGSYS.
+    /// It is told as what it did.
+    fn is_filtered(&self, end: &WaitIdStatus) -> bool {
+        let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
+        let its = || filters(&self.pid.as_raw_nonzero().to_string());
+        by_filter && has_none_of_its_own(its(), filters("self"))
+    }
+
+    /// What stood around the task, to be taken down.
+    pub fn into_room(self) -> Room {
+        self.room
+    }
+
+    /// What became of the warning; of one that nobody told to stop there is nothing to say. What it
+    /// leaves below it when it ends does not count against it.
+    fn notice(&self) -> Option<Notice> {
+        match (&self.cause, self.warned, self.killed) {
+            (Some(Cause::Told), true, false) => Some(Notice::LeftInTime),
+            (Some(Cause::Told), true, true) => Some(Notice::Overrun),
+            (Some(Cause::Told), false, _) => Some(Notice::NotGiven),
+            _ => None,
+        }
+    }
+
+    /// The end, once nothing is left.
+    pub fn exit(&self) -> Exit {
+        let (code, signal) = self.ended.unwrap_or((None, None));
+        Exit {
+            code,
+            signal,
+            cause: self.cause.clone().unwrap_or(Cause::Itself),
+            memory: self.memory,
+            notice: self.notice(),
+            started: Some(self.started),
+            ended: boot::now(),
+            filtered: self.filtered,
+        }
+    }
+}
+
+/// Filters of system calls that a process is under; kernels before 5.9 do not say.
+fn filters(process: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let count = status.lines().find_map(|line| line.strip_prefix("Seccomp_filters:"))?;
+    count.trim().parse().ok()
+}
+
+/// One filter is the container's; those that this process is under are passed on. Where the kernel
+/// does not say, it is taken for the container's.
+fn has_none_of_its_own(its: Option<u64>, here: Option<u64>) -> bool {
+    its <= here.map(|here| here + 1)
+}
+
+/// Children of this process that have ended.
+fn zombies() -> impl Iterator<Item = Pid> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let all = crate::proc::all().into_values();
+    let ended = all.filter(move |process| process.is_zombie && process.parent == own);
+    ended.filter_map(|process| Pid::from_raw(process.pid))
+}
+
+fn below() -> Vec<Process> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let all = crate::proc::below(&crate::proc::all(), own);
+    all.into_iter().filter(|process| !process.is_zombie).collect()
+}
+
+fn send(to: &[Process], signal: Signal) {
+    for pid in to.iter().filter_map(|process| Pid::from_raw(process.pid)) {
+        // Gone meanwhile is what is wanted.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_of_its_own_is_told_from_the_containers() {
+        assert!(has_none_of_its_own(Some(1), Some(0)) && has_none_of_its_own(Some(3), Some(2)));
+        assert!(!has_none_of_its_own(Some(2), Some(0)) && !has_none_of_its_own(Some(4), Some(2)));
+        assert!(has_none_of_its_own(None, None), "kernels before 5.9");
+    }
+}
