@@ -87,7 +87,7 @@ lay_tests() {
         strip -o "$root/tests/${name%-*}" "$test"
         copy_libraries_of "$test"
     done
-    mkdir -p "$root$target/debug" "$root$PWD/crates/cli"
+    mkdir -p "$root$target/debug" "$root$PWD/tests"
     strip -o "$root$target/debug/cell" "$target/debug/cell"
     printf '%s\n' "${plan[@]}" >"$root/tests/plan"
     printf '%s\n' "$target/debug/cell" >"$root/tests/binary"

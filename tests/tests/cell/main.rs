@@ -1,41 +1,23 @@
 //! A real cell by the real binary: one process for trying things out, and masters with identities.
 
-#[path = "real/again.rs"]
 mod again;
-#[path = "real/agent.rs"]
 mod agent;
-#[path = "real/common.rs"]
 mod common;
-#[path = "real/contain.rs"]
 mod contain;
-#[path = "real/devices.rs"]
 mod devices;
-#[path = "real/guard.rs"]
 mod guard;
-#[path = "real/language.rs"]
 mod language;
-#[path = "real/names.rs"]
 mod names;
-#[path = "real/package.rs"]
 mod package;
-#[path = "real/plan.rs"]
 mod plan;
-#[path = "real/reach.rs"]
 mod reach;
-#[path = "real/registry.rs"]
 mod registry;
-#[path = "real/session.rs"]
 mod session;
-#[path = "real/shown.rs"]
 mod shown;
 mod support;
-#[path = "real/updates.rs"]
 mod updates;
-#[path = "real/usage.rs"]
 mod usage;
-#[path = "real/verbs.rs"]
 mod verbs;
-#[path = "real/volumes.rs"]
 mod volumes;
 
 use cellwright_api::client::{Client, JobFilter, PageAt, Settings};

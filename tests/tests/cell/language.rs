@@ -33,7 +33,7 @@ fn every_example_is_right_and_in_the_usual_form() {
 
 /// `cell` in a folder of its own.
 fn there(folder: &Folder, args: &[&str]) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_cell"))
+    let output = Command::new(cellwright_tests::binary::cell())
         .current_dir(Path::new(&folder.0))
         .args(args)
         .output()
@@ -124,7 +124,7 @@ fn piped(args: &[&str], input: &str) -> (Option<i32>, String, String) {
     let folder = Folder::new();
     let file = folder.path("input");
     std::fs::write(&file, input).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    let mut command = Command::new(cellwright_tests::binary::cell());
     let output = command.args(args).stdin(File::open(&file).unwrap()).output().unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }

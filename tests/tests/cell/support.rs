@@ -1,8 +1,6 @@
 //! A `cell` that runs: started as a process, heard on its output, ended by its own id.
 
-#[path = "../../../../tests/src/leftovers.rs"]
-mod leftovers;
-
+use cellwright_tests::{binary, leftovers};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -17,11 +15,11 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(20);
 
 pub fn repo() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+    let mut command = Command::new(binary::cell());
     command.current_dir(repo()).args(args);
     command
 }

@@ -443,7 +443,7 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
 fn a_shim_begins_once() {
     let folder = Folder::new();
     let shim = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cell"));
+        let mut command = Command::new(cellwright_tests::binary::cell());
         command.args(["shim", &folder.path("")]).stdout(Stdio::null());
         command
     };
