@@ -20,7 +20,7 @@ use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
 use cellwright_cell::{Command, Done, Entry, Request, State};
 use cellwright_sim::convert::plain_job;
-use cellwright_sim::experiment::measure::process_cpu;
+use cellwright_sim::experiment::process_metrics::process_cpu;
 use std::error::Error;
 use std::time::Instant;
 
@@ -95,7 +95,7 @@ impl Cell {
     /// Applies one entry; every command must take effect whole.
     fn apply(&mut self, commands: Vec<Command>) -> Result<(), Box<dyn Error>> {
         self.now += 1;
-        let request = |command| Request::sent(command, &self.state);
+        let request = |command| Request::from_default_sender(command, &self.state);
         let entry =
             Entry { now: Time(self.now), requests: commands.into_iter().map(request).collect() };
         self.apply_entry(&entry)
@@ -120,7 +120,7 @@ impl Cell {
         let mut entries = Vec::new();
         for batch in batches {
             self.now += 1;
-            let request = |command| Request::sent(command, &self.state);
+            let request = |command| Request::from_default_sender(command, &self.state);
             let requests = batch.into_iter().map(request).collect();
             entries.push(Entry { now: Time(self.now), requests });
         }

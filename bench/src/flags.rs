@@ -31,8 +31,8 @@ impl Flags {
     ///
     /// # Errors
     /// When it was given and is none.
-    pub fn number<T: FromStr>(&self, name: &str, usual: T) -> io::Result<T> {
-        let Some(text) = self.0.get(name) else { return Ok(usual) };
+    pub fn number<T: FromStr>(&self, name: &str, default: T) -> io::Result<T> {
+        let Some(text) = self.0.get(name) else { return Ok(default) };
         text.parse().map_err(|_| {
             io::Error::other(format!("--{name} {text:?} is not valid; allowed: a whole number"))
         })

@@ -5,17 +5,17 @@
 //! Everything runs in one process from the smallest to the largest, so the peak of the process is
 //! the peak of the size just done. Times are processor time: a busy machine does not spoil them.
 
-use crate::online::{Cell, churn};
 use crate::report::{Report, peak_rss_bytes};
 use crate::trace::{google2011, google2011_part};
+use crate::warm_scheduler::{Cell, churn};
 use cellwright_cell::command::{Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::time::Time;
 use cellwright_cell::{Command, Done, Entry, Request, State};
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
-use cellwright_sim::experiment::load::Loaded;
-use cellwright_sim::experiment::measure::process_cpu;
+use cellwright_sim::experiment::load::LoadedCell;
+use cellwright_sim::experiment::process_metrics::process_cpu;
 use cellwright_sim::experiment::scheduler::{commit, solve};
 use cellwright_sim::plot::{Chart, Mark, Series};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub fn main() -> io::Result<()> {
     report.save()
 }
 
-fn measure(loaded: Loaded) -> io::Result<Point> {
+fn measure(loaded: LoadedCell) -> io::Result<Point> {
     let (machines, tasks) = (loaded.workload.machines.len(), loaded.workload.tasks());
     let mut state = loaded.state;
     let mut solved = solve(&state, Options::default(), SEED, &Sequential);
@@ -113,7 +113,7 @@ fn changes(state: &mut State, what: Observed, per_command: usize) -> io::Result<
             let reports = reports.to_vec();
             let command = Command::TaskReports { machine, incarnation, reports };
             if let Some(entry) = entries.last_mut() {
-                entry.push(Request::sent(command, state));
+                entry.push(Request::from_default_sender(command, state));
             }
         }
     }

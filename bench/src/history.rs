@@ -3,14 +3,16 @@
 //! them are recent, and from the raw rows once most days are Parquet files. Times are by the wall,
 //! since a query is something a person waits for; the load of the machine is in the report.
 
-use crate::record::{Book, Section};
+use crate::section_report::{Section, SectionedReport};
 use cellwright_cell::command::Actor;
-use cellwright_cell::event::{Event, TaskChange, What};
+use cellwright_cell::event::{Event, EventKind, TaskChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::{Span, Time};
-use cellwright_history::{Bounds, Fact, History, Reader, Settings, Stretch};
+use cellwright_history::{
+    FeedEvent, FeedSlice, History, HistoryReader, QueryLimits, RetentionConfig,
+};
 use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +25,7 @@ const DAY: u64 = 86_400_000;
 /// 2026-10-01, midnight.
 const BEGIN: u64 = 1_790_812_800_000;
 
-const BOOK: Book = Book {
+const BOOK: SectionedReport = SectionedReport {
     name: "history",
     about: "SQL over the history of a cell: 10 M task events of 200 users on 28 days, written \
             through the master's own writer.",
@@ -48,7 +50,7 @@ pub fn main() -> std::io::Result<()> {
 
 fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     let days = |days: u64| Span(days * DAY);
-    let settings = Settings { recent: days(40), keep: days(400), bytes: 1 << 40 };
+    let settings = RetentionConfig { recent: days(40), keep: days(400), max_bytes: 1 << 40 };
     let mut history = History::open(folder, settings)?;
     let mut section = Section::new(
         "All of it recent",
@@ -56,12 +58,13 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     );
     let started = Instant::now();
     for first in (0..EVENTS).step_by(BATCH as usize) {
-        let facts: Vec<Fact> = (first..(first + BATCH).min(EVENTS)).map(fact).collect();
-        history.take(Stretch { facts: &facts, gap: false }, &|id| Some(format!("m{}", id.0)))?;
+        let facts: Vec<FeedEvent> = (first..(first + BATCH).min(EVENTS)).map(fact).collect();
+        history
+            .ingest(FeedSlice { events: &facts, gap: false }, &|id| Some(format!("m{}", id.0)))?;
     }
     let rate = EVENTS as f64 / started.elapsed().as_secs_f64();
     section.row("events folded in, 8,192 to a transaction", rate, "events/s", "");
-    section.row("space of the database", history.bytes()? as f64 / 1e6, "MB", "");
+    section.row("space of the database", history.disk_bytes()? as f64 / 1e6, "MB", "");
     queries(&mut section, folder)?;
     section.limits(
         "writing: the B-trees of the indices, half of the time in inserting into them; reading: an \
@@ -69,17 +72,17 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
     );
     section.save(&BOOK, "recent")?;
     drop(history);
-    let mut history = History::open(folder, Settings { recent: days(3), ..settings })?;
+    let mut history = History::open(folder, RetentionConfig { recent: days(3), ..settings })?;
     let mut section = Section::new(
         "Most of it archived",
         "The same rows after all but the last days moved to Parquet files, read through the \
          virtual table.",
     );
     let started = Instant::now();
-    let moved = history.tidy(Time(BEGIN + DAYS * DAY))?.archived_rows;
+    let moved = history.enforce_retention(Time(BEGIN + DAYS * DAY))?.archived_rows;
     let rate = moved as f64 / started.elapsed().as_secs_f64();
     section.row("rows moved to Parquet", rate, "rows/s", "");
-    section.row("space of all of it", history.bytes()? as f64 / 1e6, "MB", "");
+    section.row("space of all of it", history.disk_bytes()? as f64 / 1e6, "MB", "");
     queries(&mut section, folder)?;
     section.limits(
         "SQLite groups by sorting, and an archive has no index: two thirds of the raw count are \
@@ -91,7 +94,8 @@ fn run(folder: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn queries(section: &mut Section, folder: &Path) -> Result<(), Box<dyn Error>> {
-    let bounds = Bounds { time: Duration::from_secs(600), rows: 1_000_000, bytes: 1 << 30 };
+    let bounds =
+        QueryLimits { max_time: Duration::from_secs(600), max_rows: 1_000_000, max_bytes: 1 << 30 };
     for (work, sql, target) in [
         ("group by user, day from the daily sums", ROLLUP, "≤ 2"),
         ("group by user, day from all raw rows", RAW, "≤ 10"),
@@ -101,7 +105,7 @@ fn queries(section: &mut Section, folder: &Path) -> Result<(), Box<dyn Error>> {
         ("all events of one job, raw", JOB, ""),
     ] {
         let started = Instant::now();
-        let answer = Reader::new(folder).query(sql, &[], bounds)?;
+        let answer = HistoryReader::new(folder).query(sql, &[], bounds)?;
         let took = started.elapsed().as_secs_f64();
         if sql == ROLLUP || sql == RAW {
             assert_eq!(answer.rows.len() as u64, USERS * DAYS, "{sql}");
@@ -111,7 +115,7 @@ fn queries(section: &mut Section, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn fact(nth: u64) -> Fact {
+fn fact(nth: u64) -> FeedEvent {
     // Spreads users without a random generator: a step that shares no factor with their number.
     let user = nth * 7 % USERS;
     let (job, index) = (user + USERS * (nth / USERS % 5), nth / 1000 % 100);
@@ -123,7 +127,7 @@ fn fact(nth: u64) -> Fact {
         3 => (TaskChange::Failed { machine }, Reason::Exited(ExitClass::Code(1))),
         _ => (TaskChange::Finished, Reason::Succeeded),
     };
-    let what = What::Task {
+    let payload = EventKind::Task {
         task: TaskId((nth % 1_000_000) as u32),
         job: JobId(job as u32),
         index: index as u32,
@@ -131,11 +135,11 @@ fn fact(nth: u64) -> Fact {
         change,
     };
     let at = Time(BEGIN + nth * (DAYS * DAY) / EVENTS);
-    Fact {
+    FeedEvent {
         index: 1 + nth / 100,
         position: (nth % 100) as u32,
         object: format!("user-{user:03}/job-{job}/{index}"),
-        other: None,
-        event: Event { at, by: Actor::Operator, what, reason },
+        related_object: None,
+        event: Event { at, by: Actor::Operator, what: payload, reason },
     }
 }

@@ -4,7 +4,7 @@
 use crate::report::{Report, percentile};
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Options};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn file() -> String {
     format!("{head}[\n{jobs}]\n")
 }
 
-fn seconds(source: &Source, options: &Options) -> io::Result<f64> {
+fn seconds(source: &Source, options: &LoadOptions) -> io::Result<f64> {
     let started = Instant::now();
     let loaded = cellwright_lang::load_text(source, Path::new("."), Format::Jsonnet, options);
     let elapsed = started.elapsed().as_secs_f64();
@@ -95,9 +95,9 @@ pub fn main() -> io::Result<()> {
     let child = Evaluator::Child(std::env::current_exe()?);
     for (work, evaluator) in [
         ("evaluate in a child and check", child),
-        ("evaluate in this process and check", Evaluator::Inside),
+        ("evaluate in this process and check", Evaluator::InProcess),
     ] {
-        let options = Options { evaluator, limits: Limits::default(), owner: owner.clone() };
+        let options = LoadOptions { evaluator, limits: Limits::default(), owner: owner.clone() };
         let mut runs =
             (0..RUNS).map(|_| seconds(&source, &options)).collect::<io::Result<Vec<f64>>>()?;
         runs.sort_by(f64::total_cmp);

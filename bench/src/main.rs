@@ -4,54 +4,54 @@
 
 mod agent;
 mod apply;
+mod cli_latency;
 mod compact;
 mod flags;
+mod gpu_packing;
 mod growth;
 mod history;
 mod lang;
 mod masters;
-mod online;
-mod openb;
-mod pack;
+mod packing;
+mod process_usage;
 mod reclaim;
-mod record;
 mod report;
+mod section_report;
 mod trace;
-mod usage;
-mod user;
+mod warm_scheduler;
 
 type Benchmark = fn() -> std::io::Result<()>;
 
 const BENCHMARKS: [(&str, Benchmark); 13] = [
     ("reclaim", reclaim::main),
     ("apply", apply::main),
-    ("pack", pack::main),
-    ("online", online::main),
+    ("pack", packing::main),
+    ("online", warm_scheduler::main),
     ("growth", growth::main),
     ("compact", compact::main),
     // Has nothing to do when `compact` has just run.
-    ("compact-missing", compact::missing),
-    ("openb", openb::main),
+    ("compact-missing", compact::run_missing),
+    ("openb", gpu_packing::main),
     ("history", history::main),
     ("masters", masters::all),
     ("agent", agent::all),
-    ("user", user::main),
+    ("user", cli_latency::main),
     ("lang", lang::main),
 ];
 
 fn main() -> std::io::Result<()> {
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
-    if wanted == [cellwright_lang::CHILD] {
+    let requested: Vec<String> = std::env::args().skip(1).collect();
+    if requested == [cellwright_lang::CHILD_COMMAND] {
         // The child that evaluates a file; whoever started it looks at what it said.
         let _ = cellwright_lang::run_child();
         return Ok(());
     }
-    match wanted.split_first() {
+    match requested.split_first() {
         Some((first, rest)) if first == "masters" => return masters::run(rest),
         Some((first, rest)) if first == "agent" => return agent::run(rest),
         _ => {}
     }
-    for name in &wanted {
+    for name in &requested {
         if !BENCHMARKS.iter().any(|(known, _)| known == name) {
             let known: Vec<&str> = BENCHMARKS.iter().map(|(name, _)| *name).collect();
             let allowed = known.join(", ");
@@ -60,7 +60,7 @@ fn main() -> std::io::Result<()> {
         }
     }
     for (name, benchmark) in BENCHMARKS {
-        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+        if requested.is_empty() || requested.iter().any(|w| w == name) {
             println!("== {name}");
             benchmark()?;
         }

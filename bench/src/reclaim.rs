@@ -2,7 +2,7 @@
 //! much of the limit is reclaimed.
 
 use crate::report::Report;
-use cellwright_cell::reclaim::{Estimate, Sample, Settings};
+use cellwright_cell::reclaim::{Estimate, ReclaimConfig, Sample};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
 
@@ -41,7 +41,7 @@ struct Outcome {
     surprises: u64,
 }
 
-fn run(settings: &Settings, shape: &str) -> Outcome {
+fn run(settings: &ReclaimConfig, shape: &str) -> Outcome {
     let mut out = Outcome { entries: 0, reserved: 0, used: 0, samples: 0, surprises: 0 };
     for task in 0..TASKS {
         let mut estimate = Estimate::new(Resources::new(LIMIT, 0, 0, 0), Time::ZERO);
@@ -67,9 +67,9 @@ pub fn main() -> std::io::Result<()> {
         0,
     );
     let named = [
-        ("baseline", Settings::BASELINE),
-        ("medium", Settings::MEDIUM),
-        ("aggressive", Settings::AGGRESSIVE),
+        ("baseline", ReclaimConfig::BASELINE),
+        ("medium", ReclaimConfig::MEDIUM),
+        ("aggressive", ReclaimConfig::AGGRESSIVE),
     ];
     for shape in ["steady", "diurnal", "sawtooth", "spiky"] {
         for (name, settings) in &named {

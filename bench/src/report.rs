@@ -81,7 +81,7 @@ impl Report {
     }
 
     pub fn row(&mut self, work: &str, measured: f64, unit: &str, target: &str) {
-        println!("{work:<58} {} {unit}   {target}", shown(measured));
+        println!("{work:<58} {} {unit}   {target}", format_value(measured));
         self.rows.push(Row {
             work: work.into(),
             measured,
@@ -118,7 +118,7 @@ impl Report {
         let _ = writeln!(out, "| work | measured | target |{head}\n|---|---|---|{rule}");
         for row in &self.rows {
             let commit = if is_mixed { format!(" {} |", row.commit) } else { String::new() };
-            let measured = shown(row.measured);
+            let measured = format_value(row.measured);
             let _ = writeln!(
                 out,
                 "| {} | {measured} {} | {} |{commit}",
@@ -138,7 +138,7 @@ pub fn reports() -> PathBuf {
 }
 
 /// Three significant digits, thousands separated.
-pub fn shown(value: f64) -> String {
+pub fn format_value(value: f64) -> String {
     if value.abs() < 100.0 {
         return format!("{value:.3}");
     }

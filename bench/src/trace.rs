@@ -1,10 +1,10 @@
 //! The Google cell of 2011 as the benchmarks use it: all tasks, reclamation on.
 
-use cellwright_cell::reclaim::Settings;
+use cellwright_cell::reclaim::ReclaimConfig;
 use cellwright_sim::convert::UsageModel;
-use cellwright_sim::experiment::load::{LoadOptions, Loaded, load, read, units_of};
-use cellwright_sim::experiment::measure::timed;
-use cellwright_sim::experiment::progress::Silent;
+use cellwright_sim::experiment::load::{LoadOptions, LoadedCell, load, read, units_of};
+use cellwright_sim::experiment::process_metrics::timed;
+use cellwright_sim::experiment::progress::NoProgress;
 use cellwright_sim::trace::TraceSource;
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ pub fn folder() -> PathBuf {
 fn options(copies: u32) -> LoadOptions {
     let source = TraceSource::Google2011(folder().join("google2011"));
     let usage =
-        Some(UsageModel { cpu_permille: 400, ram_permille: 550, settings: Settings::MEDIUM });
+        Some(UsageModel { cpu_permille: 400, ram_permille: 550, settings: ReclaimConfig::MEDIUM });
     LoadOptions {
         source,
         prod_only: false,
@@ -29,13 +29,13 @@ fn options(copies: u32) -> LoadOptions {
     }
 }
 
-pub fn google2011(copies: u32) -> io::Result<Loaded> {
-    load(&options(copies), &Silent).map_err(io::Error::other)
+pub fn google2011(copies: u32) -> io::Result<LoadedCell> {
+    load(&options(copies), &NoProgress).map_err(io::Error::other)
 }
 
 /// Every `share`-th machine, and every job with a `share`-th of its tasks.
-pub fn google2011_part(share: usize) -> io::Result<Loaded> {
-    let (workload, read_seconds) = timed(|| read(&options(1), &Silent));
+pub fn google2011_part(share: usize) -> io::Result<LoadedCell> {
+    let (workload, read_seconds) = timed(|| read(&options(1), &NoProgress));
     let mut workload = workload.map_err(io::Error::other)?;
     workload.machines = workload.machines.into_iter().step_by(share).collect();
     // Rounding up alone would fill the small cell beyond its size with jobs of one task.
@@ -50,5 +50,5 @@ pub fn google2011_part(share: usize) -> io::Result<Loaded> {
     let (state, submit_seconds) = timed(|| workload.submit());
     let units = units_of(&options(1).source);
     let state = state.map_err(io::Error::other)?;
-    Ok(Loaded { workload, state, units, read_seconds, submit_seconds })
+    Ok(LoadedCell { workload, state, units, read_seconds, submit_seconds })
 }

@@ -13,14 +13,14 @@ fn main() -> io::Result<()> {
     let mut files = vec![PathBuf::from("build.rs")];
     for folder in SOURCES {
         println!("cargo::rerun-if-changed={folder}");
-        list(Path::new(folder), &mut files)?;
+        collect_files(Path::new(folder), &mut files)?;
     }
     println!("cargo::rerun-if-changed=build.rs");
     files.sort();
     let mut sum = FNV_START;
     for file in files {
-        sum = add(sum, file.to_string_lossy().as_bytes());
-        sum = add(sum, &fs::read(&file)?);
+        sum = fnv1a(sum, file.to_string_lossy().as_bytes());
+        sum = fnv1a(sum, &fs::read(&file)?);
     }
     // Planted panics, for one, are in some profiles and not in others.
     let profile = std::env::var("PROFILE").unwrap_or_default();
@@ -28,11 +28,11 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+fn collect_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            list(&path, files)?;
+            collect_files(&path, files)?;
         } else {
             files.push(path);
         }
@@ -44,6 +44,6 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
 const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_FACTOR: u64 = 0x0000_0100_0000_01b3;
 
-fn add(sum: u64, bytes: &[u8]) -> u64 {
+fn fnv1a(sum: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(sum, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(FNV_FACTOR))
 }

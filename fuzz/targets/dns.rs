@@ -9,15 +9,22 @@ use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_cell::time::Time;
-use cellwright_names::answer::{Kind, answer};
-use cellwright_names::dns::packet::Packets;
-use cellwright_names::{Directory, Names, Zone};
+use cellwright_names::answer::{RecordKind, answer};
+use cellwright_names::dns::packet::PacketServer;
+use cellwright_names::{Directory, SharedDirectory, Zone};
 use futures::executor::block_on;
 use serde_json::json;
 use std::sync::OnceLock;
 
-const KINDS: [Kind; 7] =
-    [Kind::A, Kind::Aaaa, Kind::Srv, Kind::Txt, Kind::Soa, Kind::Any, Kind::Other];
+const KINDS: [RecordKind; 7] = [
+    RecordKind::A,
+    RecordKind::Aaaa,
+    RecordKind::Srv,
+    RecordKind::Txt,
+    RecordKind::Soa,
+    RecordKind::Any,
+    RecordKind::Other,
+];
 /// Longest answer over UDP.
 const MOST_UDP: usize = 1232;
 /// What a server says that met a fault of its own.
@@ -25,13 +32,13 @@ const SERVER_FAILURE: u8 = 2;
 
 /// `ada/web` with two tasks at two machines.
 struct Cell {
-    packets: Packets,
+    packets: PacketServer,
     directory: Directory,
     zone: Zone,
 }
 
 fn applied(state: &mut State, at: u64, command: Command) {
-    let requests = vec![Request::sent(command, state)];
+    let requests = vec![Request::from_default_sender(command, state)];
     let verdicts = state.apply(&Entry { now: Time(at * 1000), requests }, &mut Vec::new());
     assert!(verdicts[0].is_ok(), "{verdicts:?}");
 }
@@ -76,11 +83,11 @@ fn cell() -> &'static Cell {
     static CELL: OnceLock<Cell> = OnceLock::new();
     CELL.get_or_init(|| {
         let (state, index) = (running(), 100);
-        let names = Names::default();
-        names.restored(&state, index);
+        let names = SharedDirectory::default();
+        names.reset(&state, index);
         let zone = Zone::new(&Name::new("main").expect("a name"), "cell.internal").expect("a zone");
         let directory = Directory::from_state(&state, index);
-        Cell { packets: Packets::new(names, zone.clone()), directory, zone }
+        Cell { packets: PacketServer::new(names, zone.clone()), directory, zone }
     })
 }
 

@@ -47,7 +47,7 @@ pub fn text(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// What it said when it did not end well.
-pub fn said(command: &mut Command) -> Result<String, String> {
+pub fn command_output(command: &mut Command) -> Result<String, String> {
     let Output { status, stdout, stderr } =
         command.output().map_err(|why| format!("{command:?}: {why}"))?;
     match status.success() {
@@ -61,7 +61,7 @@ pub fn said(command: &mut Command) -> Result<String, String> {
 ///
 /// # Errors
 /// What the newcomer or the cell said instead.
-pub fn joined(
+pub fn join_and_confirm(
     command: &mut Command,
     confirm: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<(), String> {
@@ -69,11 +69,11 @@ pub fn joined(
     let mut child = piped.spawn().map_err(|why| format!("{command:?}: {why}"))?;
     let stdout = child.stdout.take().ok_or("no output")?;
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    let shown = lines.find_map(|line| {
+    let fingerprint = lines.find_map(|line| {
         let typed = line.trim().strip_prefix("cell master confirm ")?.split_once(' ')?.1.to_owned();
         Some(typed)
     });
-    let confirmed = shown.map(|fingerprint| confirm(&fingerprint)).transpose();
+    let confirmed = fingerprint.map(|fingerprint| confirm(&fingerprint)).transpose();
     if confirmed.is_err() {
         // It would wait for as long as its token is good.
         let _ = child.kill();

@@ -3,7 +3,7 @@
 //! Rejected: a client library for it. What is needed of the protocol is a dozen calls, each a POST
 //! to a local server, and a library brings a TLS stack and a second HTTP client.
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::process::Process;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// Between two looks at a page that cannot be watched.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// What a browser says when interfaces of the machine come or go.
-const INTERFERENCE: &str = "ERR_NETWORK_CHANGED";
+const NETWORK_CHANGED: &str = "ERR_NETWORK_CHANGED";
 /// How often it may be sent to an address.
-const TRIES: usize = 20;
+const MAX_NAVIGATIONS: usize = 20;
 /// Why a click finds nothing to click, though it will.
-const NOT_YET: [&str; 3] =
+const NOT_CLICKABLE_YET: [&str; 3] =
     ["element not interactable", "stale element reference", "element click intercepted"];
 /// How WebDriver marks an element in JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -30,7 +30,7 @@ pub struct Browser {
     session: String,
     port: u16,
     /// Problems that were heard of and not asked for yet.
-    heard: Mutex<Vec<String>>,
+    console_messages: Mutex<Vec<String>>,
     _driver: Process,
 }
 
@@ -62,8 +62,12 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         command.arg(format!("--port={port}"));
         let driver = Process::start(command, log);
-        let mut browser =
-            Browser { session: String::new(), port, heard: Mutex::default(), _driver: driver };
+        let mut browser = Browser {
+            session: String::new(),
+            port,
+            console_messages: Mutex::default(),
+            _driver: driver,
+        };
         browser.until("the driver listens", |b| b.call("GET", "/status", None).ok()).await;
         let options = json!({ "capabilities": { "alwaysMatch": {
             // A cell's certificates are of its own authority, which no browser knows.
@@ -88,7 +92,7 @@ impl Browser {
         let text = body.map(Value::to_string).unwrap_or_default();
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).map_err(|e| e.to_string())?;
         let failed = |why: std::io::Error| format!("{method} {path}: {why}");
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        stream.set_read_timeout(Some(TIMEOUT)).map_err(failed)?;
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{text}",
@@ -122,7 +126,7 @@ impl Browser {
     }
 
     /// `light` or `dark`, as the system would say.
-    pub fn prefer(&self, scheme: &str) {
+    pub fn set_color_scheme(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
@@ -130,19 +134,19 @@ impl Browser {
     /// Goes to an address; the page has been loaded when this returns. A browser drops what it is
     /// loading when a network interface comes or goes anywhere on the machine, as tests with hosts
     /// of their own make them do: then it is sent there again.
-    pub fn go(&self, url: &str) {
-        for _ in 0..TRIES {
+    pub fn navigate(&self, url: &str) {
+        for _ in 0..MAX_NAVIGATIONS {
             let went = self.call("POST", "/url", Some(&json!({ "url": url })));
             let loaded = "return document.readyState === 'complete' \
                           && !document.URL.startsWith('chrome-error') \
                           && !!document.querySelector('main')";
             match went {
-                Ok(_) if !self.listen() && self.run(loaded) == true => return,
+                Ok(_) if !self.read_console() && self.run(loaded) == true => return,
                 Ok(_) => {}
-                Err(why) => assert!(why.contains(INTERFERENCE), "{why}"),
+                Err(why) => assert!(why.contains(NETWORK_CHANGED), "{why}"),
             }
         }
-        panic!("{url}: not loaded\n{}", self.last_words());
+        panic!("{url}: not loaded\n{}", self.failure_details());
     }
 
     /// What a piece of JavaScript returns.
@@ -153,7 +157,7 @@ impl Browser {
 
     /// What a promise in the page becomes; it is asked for once.
     #[must_use]
-    pub fn awaits(&self, promise: &str) -> Value {
+    pub fn await_promise(&self, promise: &str) -> Value {
         let script = format!("{promise}.then(arguments[arguments.length - 1])");
         self.post("/execute/async", json!({ "script": script, "args": [] }))
     }
@@ -171,12 +175,16 @@ impl Browser {
             if let Some(found) = look(self) {
                 return found;
             }
-            assert!(begin.elapsed() < PATIENCE, "{what}: not so in time\n{}", self.last_words());
-            sleep(LOOK).await;
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "{what}: not so in time\n{}",
+                self.failure_details()
+            );
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn last_words(&self) -> String {
+    fn failure_details(&self) -> String {
         match self.session.as_str() {
             "" => String::new(),
             _ => format!("{}\n{:?}", self.text(), self.problems()),
@@ -184,12 +192,12 @@ impl Browser {
     }
 
     /// Waits until the page says so.
-    pub async fn says(&self, words: &str) {
+    pub async fn wait_for_text(&self, words: &str) {
         self.until(words, |browser| browser.text().contains(words).then_some(())).await;
     }
 
     /// Waits until a script returns true.
-    pub async fn holds(&self, script: &str) {
+    pub async fn wait_for_script(&self, script: &str) {
         self.until(script, |browser| (browser.run(script) == true).then_some(())).await;
     }
 
@@ -203,7 +211,7 @@ impl Browser {
             match browser.call("POST", &format!("/element/{id}/click"), Some(&json!({}))) {
                 Ok(_) => Some(()),
                 Err(why) => {
-                    assert!(NOT_YET.iter().any(|reason| why.contains(reason)), "{why}");
+                    assert!(NOT_CLICKABLE_YET.iter().any(|reason| why.contains(reason)), "{why}");
                     None
                 }
             }
@@ -236,7 +244,7 @@ impl Browser {
     }
 
     /// Types a text, wherever the focus is.
-    pub fn types(&self, text: &str) {
+    pub fn type_text(&self, text: &str) {
         let letters: Vec<String> = text.chars().map(String::from).collect();
         let letters: Vec<&str> = letters.iter().map(String::as_str).collect();
         self.press(&letters);
@@ -245,26 +253,26 @@ impl Browser {
     /// What is wrong with the page, as the browser's console has it, since the last look.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        self.listen();
-        std::mem::take(&mut *self.heard.lock().expect("nobody panicked"))
+        self.read_console();
+        std::mem::take(&mut *self.console_messages.lock().expect("nobody panicked"))
     }
 
     /// Takes in what the browser's console got; says whether a change of the machine's network got
     /// in the way.
-    fn listen(&self) -> bool {
+    fn read_console(&self) -> bool {
         let entries = self.post("/se/log", json!({ "type": "browser" }));
         let entries = entries.as_array().cloned().unwrap_or_default();
         let bad =
             entries.iter().filter(|e| matches!(e["level"].as_str(), Some("SEVERE" | "WARNING")));
         let bad = bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned());
         let (outside, own): (Vec<String>, Vec<String>) =
-            bad.partition(|message| message.contains(INTERFERENCE));
-        self.heard.lock().expect("nobody panicked").extend(own);
+            bad.partition(|message| message.contains(NETWORK_CHANGED));
+        self.console_messages.lock().expect("nobody panicked").extend(own);
         !outside.is_empty()
     }
 
     /// The page as a PNG file.
-    pub fn picture(&self, file: &Path) {
+    pub fn screenshot(&self, file: &Path) {
         let taken = self.call("GET", "/screenshot", None).expect("a picture");
         let bytes = decode(taken.as_str().unwrap_or_default());
         assert!(bytes.starts_with(b"\x89PNG"), "no picture of {}", file.display());

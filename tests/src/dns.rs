@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 /// How long an answer may take; the caller asks again.
-const ANSWERED: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const HEADER: usize = 12;
 const INTERNET: u16 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordType {
     A = 1,
     Txt = 16,
     Srv = 33,
@@ -19,7 +19,7 @@ pub enum Kind {
 
 /// What a record says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Said {
+pub enum RecordData {
     Address(Ipv4Addr),
     Text(Vec<String>),
     Service { port: u16, target: String },
@@ -30,9 +30,9 @@ pub enum Said {
 ///
 /// # Errors
 /// When there is no answer, or none that can be read.
-pub fn ask(server: &str, name: &str, kind: Kind) -> io::Result<(Vec<Said>, u32)> {
+pub fn ask(server: &str, name: &str, kind: RecordType) -> io::Result<(Vec<RecordData>, u32)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket.set_read_timeout(Some(ANSWERED))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket.connect(server)?;
     socket.send(&question(name, kind))?;
     let mut answer = [0; 4096];
@@ -42,7 +42,7 @@ pub fn ask(server: &str, name: &str, kind: Kind) -> io::Result<(Vec<Said>, u32)>
     reader.answer(kind).ok_or_else(broken)
 }
 
-fn question(name: &str, kind: Kind) -> Vec<u8> {
+fn question(name: &str, kind: RecordType) -> Vec<u8> {
     // Number 7, a plain query, one question.
     let mut packet = vec![0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.trim_end_matches('.').split('.') {
@@ -61,14 +61,14 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn answer(&mut self, wanted: Kind) -> Option<(Vec<Said>, u32)> {
+    fn answer(&mut self, record_type: RecordType) -> Option<(Vec<RecordData>, u32)> {
         let [questions, answers] = [4, 6].map(|at| word(self.all, at));
         self.at = HEADER;
         for _ in 0..questions? {
             self.name()?;
             self.at += 4;
         }
-        let (mut said, mut longest) = (Vec::new(), 0);
+        let (mut records, mut longest) = (Vec::new(), 0);
         for _ in 0..answers? {
             self.name()?;
             let kind = self.word()?;
@@ -76,33 +76,33 @@ impl Reader<'_> {
             let [high, low] = [self.word()?, self.word()?].map(u32::from);
             longest = longest.max(high << 16 | low);
             let end = usize::from(self.word()?) + self.at;
-            if kind == wanted as u16 {
-                said.push(self.data(wanted, end)?);
+            if kind == record_type as u16 {
+                records.push(self.data(record_type, end)?);
             }
             self.at = end;
         }
-        said.sort();
-        Some((said, longest))
+        records.sort();
+        Some((records, longest))
     }
 
-    fn data(&mut self, kind: Kind, end: usize) -> Option<Said> {
-        if kind == Kind::A {
+    fn data(&mut self, kind: RecordType, end: usize) -> Option<RecordData> {
+        if kind == RecordType::A {
             let bytes: [u8; 4] = self.all.get(self.at..self.at + 4)?.try_into().ok()?;
-            return Some(Said::Address(bytes.into()));
+            return Some(RecordData::Address(bytes.into()));
         }
-        if kind == Kind::Txt {
+        if kind == RecordType::Txt {
             let mut words = Vec::new();
             while self.at < end {
                 let from = self.at + 1;
                 self.at = from + usize::from(*self.all.get(self.at)?);
                 words.push(String::from_utf8(self.all.get(from..self.at)?.to_vec()).ok()?);
             }
-            return Some(Said::Text(words));
+            return Some(RecordData::Text(words));
         }
         // Priority and weight.
         self.at += 4;
         let port = self.word()?;
-        Some(Said::Service { port, target: self.name()? })
+        Some(RecordData::Service { port, target: self.name()? })
     }
 
     fn word(&mut self) -> Option<u16> {

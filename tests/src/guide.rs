@@ -31,5 +31,5 @@ mod ports;
 mod run;
 
 pub use matching::matches;
-pub use page::{Block, Command, How, Page, Step};
+pub use page::{Block, Command, EndMode, Page, Step};
 pub use run::walk;

@@ -8,7 +8,7 @@
 //! One set of hosts exists at a time: names are fixed, so that what a killed test left behind is
 //! found and cleared by the next one.
 
-use crate::binary::{said, text};
+use crate::binary::{command_output, text};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::fs::File;
 use std::process::Command;
@@ -18,14 +18,14 @@ use std::process::Command;
 const LOCK: &str = "/run/cellwright-hosts.lock";
 const BRIDGE: &str = "cellwright0";
 /// The most hosts a test may ask for.
-pub const MOST: usize = 6;
+pub const MAX_HOSTS: usize = 6;
 /// How often the processes of a host are looked for and killed, until none is left.
-const ROUNDS: usize = 100;
+const MAX_KILL_ROUNDS: usize = 100;
 
 pub struct Hosts {
     pub count: usize,
     /// Locked while the hosts exist.
-    _turn: File,
+    _lock: File,
 }
 
 /// Number of a host, from 1.
@@ -42,24 +42,24 @@ pub fn address(host: Host) -> String {
 }
 
 fn ip(arguments: &str) -> Result<String, String> {
-    said(Command::new("ip").args(arguments.split(' ')))
+    command_output(Command::new("ip").args(arguments.split(' ')))
 }
 
 impl Hosts {
     /// # Errors
     /// Why there can be no hosts on this machine.
-    pub fn lay(count: usize) -> Result<Hosts, String> {
-        assert!((1..=MOST).contains(&count), "{count} hosts; allowed: 1 to {MOST}");
+    pub fn set_up(count: usize) -> Result<Hosts, String> {
+        assert!((1..=MAX_HOSTS).contains(&count), "{count} hosts; allowed: 1 to {MAX_HOSTS}");
         if !geteuid().is_root() {
             return Err("network namespaces need root".into());
         }
         for tool in ["ip", "iptables"] {
             Command::new(tool).arg("-V").output().map_err(|why| format!("{tool}: {why}"))?;
         }
-        let turn = File::create(LOCK).map_err(|why| format!("{LOCK}: {why}"))?;
-        turn.lock().map_err(|why| format!("{LOCK}: {why}"))?;
+        let lock = File::create(LOCK).map_err(|why| format!("{LOCK}: {why}"))?;
+        lock.lock().map_err(|why| format!("{LOCK}: {why}"))?;
         clear();
-        let hosts = Hosts { count, _turn: turn };
+        let hosts = Hosts { count, _lock: lock };
         ip(&format!("link add {BRIDGE} type bridge"))?;
         ip(&format!("address add {}/24 dev {BRIDGE}", address(254)))?;
         ip(&format!("link set {BRIDGE} up"))?;
@@ -100,14 +100,14 @@ impl Hosts {
     pub fn deafen(&self, receiver: Host, sender: Host) {
         let mut command = self.command(receiver, "iptables");
         command.args(["-w", "-A", "INPUT", "-s", &address(sender), "-j", "DROP"]);
-        said(&mut command).expect("a rule can be added");
+        command_output(&mut command).expect("a rule can be added");
     }
 
     /// Everybody hears everybody.
     pub fn heal(&self) {
         for host in self.all() {
             let mut command = self.command(host, "iptables");
-            said(command.args(["-w", "-F", "INPUT"])).expect("rules can be removed");
+            command_output(command.args(["-w", "-F", "INPUT"])).expect("rules can be removed");
         }
     }
 }
@@ -124,11 +124,11 @@ fn plug_in(host: Host) -> Result<(), String> {
 
 /// Removes what may be there, with the processes inside: nobody else's are in these namespaces.
 fn clear() {
-    for host in 1..=MOST {
+    for host in 1..=MAX_HOSTS {
         let name = namespace(host);
         // Who dies last may have started another meanwhile.
-        for _ in 0..ROUNDS {
-            let inside = inside(&name);
+        for _ in 0..MAX_KILL_ROUNDS {
+            let inside = pids_in(&name);
             if inside.is_empty() {
                 break;
             }
@@ -144,7 +144,7 @@ fn clear() {
     let _ = ip(&format!("link delete {BRIDGE}"));
 }
 
-fn inside(namespace: &str) -> Vec<Pid> {
+fn pids_in(namespace: &str) -> Vec<Pid> {
     let inside = Command::new("ip").args(["netns", "pids", namespace]).output();
     let inside = inside.map(|output| text(&output.stdout)).unwrap_or_default();
     inside.split_whitespace().filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()

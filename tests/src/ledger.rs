@@ -25,7 +25,7 @@ pub struct Seen {
 
 /// What held when an operation began.
 #[derive(Clone, Copy, Debug)]
-pub struct Began {
+pub struct OperationStart {
     /// Highest index anybody was told.
     floor: u64,
     /// Lowest value the register may have from now on.
@@ -42,17 +42,17 @@ struct Register {
     base: u64,
 }
 
-struct Books {
+struct LedgerState {
     floor: u64,
     registers: Vec<Register>,
     reads: u64,
     last: Instant,
     longest: Duration,
-    broken: Vec<String>,
+    violations: Vec<String>,
 }
 
 pub struct Ledger {
-    books: Mutex<Books>,
+    state: Mutex<LedgerState>,
     acknowledged: watch::Sender<u64>,
 }
 
@@ -61,33 +61,33 @@ impl Ledger {
     #[must_use]
     pub fn new(bases: &[u64]) -> Ledger {
         let registers = bases.iter().map(|base| Register { base: *base, ..Register::default() });
-        let books = Books {
+        let books = LedgerState {
             floor: 0,
             registers: registers.collect(),
             reads: 0,
             last: Instant::now(),
             longest: Duration::ZERO,
-            broken: Vec::new(),
+            violations: Vec::new(),
         };
-        Ledger { books: Mutex::new(books), acknowledged: watch::Sender::new(0) }
+        Ledger { state: Mutex::new(books), acknowledged: watch::Sender::new(0) }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, LedgerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The writer of `key` sends `value` for the first time.
-    pub fn write_begins(&self, key: usize, value: u64) -> Began {
-        let mut books = self.books();
+    pub fn write_begins(&self, key: usize, value: u64) -> OperationStart {
+        let mut books = self.state();
         books.registers[key].begun = value;
-        Began { floor: books.floor, least: value }
+        OperationStart { floor: books.floor, least: value }
     }
 
-    pub fn write_acknowledged(&self, key: usize, value: u64, index: u64, began: Began) {
-        let mut books = self.books();
+    pub fn write_acknowledged(&self, key: usize, value: u64, index: u64, began: OperationStart) {
+        let mut books = self.state();
         if index <= began.floor {
             let floor = began.floor;
-            books.broken.push(format!(
+            books.violations.push(format!(
                 "key {key}: {value} was acknowledged at index {index}, after {floor} was told"
             ));
         }
@@ -99,15 +99,15 @@ impl Ledger {
         self.acknowledged.send_modify(|count| *count += 1);
     }
 
-    pub fn read_begins(&self, key: usize) -> Began {
-        let books = self.books();
+    pub fn read_begins(&self, key: usize) -> OperationStart {
+        let books = self.state();
         let register = books.registers[key];
-        Began { floor: books.floor, least: register.acknowledged.max(register.seen) }
+        OperationStart { floor: books.floor, least: register.acknowledged.max(register.seen) }
     }
 
     /// A read that claims to be linearizable has returned.
-    pub fn read_ends(&self, key: usize, began: Began, seen: Seen) {
-        let mut books = self.books();
+    pub fn read_ends(&self, key: usize, began: OperationStart, seen: Seen) {
+        let mut books = self.state();
         books.reads += 1;
         let register = books.registers[key];
         let Seen { value, version, index } = seen;
@@ -131,18 +131,18 @@ impl Ledger {
         }
         books.registers[key].seen = register.seen.max(value);
         books.floor = books.floor.max(index);
-        books.broken.extend(broken);
+        books.violations.extend(broken);
     }
 
     /// From now on the longest wait between two acknowledgements is measured anew.
     pub fn fault_begins(&self) {
-        let mut books = self.books();
+        let mut books = self.state();
         (books.last, books.longest) = (Instant::now(), Duration::ZERO);
     }
 
     /// The longest time nobody had a write acknowledged.
     pub fn outage(&self) -> Duration {
-        self.books().longest
+        self.state().longest
     }
 
     /// Writes acknowledged, as they come.
@@ -151,22 +151,22 @@ impl Ledger {
     }
 
     pub fn reads(&self) -> u64 {
-        self.books().reads
+        self.state().reads
     }
 
     /// What each register must hold when all writers have stopped.
     pub fn last_values(&self) -> Vec<u64> {
-        self.books().registers.iter().map(|register| register.acknowledged).collect()
+        self.state().registers.iter().map(|register| register.acknowledged).collect()
     }
 
     /// Highest index anybody was told.
     pub fn floor(&self) -> u64 {
-        self.books().floor
+        self.state().floor
     }
 
     /// Every promise found broken.
-    pub fn broken(&self) -> Vec<String> {
-        self.books().broken.clone()
+    pub fn violations(&self) -> Vec<String> {
+        self.state().violations.clone()
     }
 }
 
@@ -183,7 +183,7 @@ mod tests {
         }
         let began = ledger.read_begins(0);
         ledger.read_ends(0, began, Seen { value: 2, version: 9, index: 12 });
-        assert_eq!(ledger.broken(), Vec::<String>::new());
+        assert_eq!(ledger.violations(), Vec::<String>::new());
         ledger
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let ledger = ledger();
         let began = ledger.read_begins(0);
         ledger.read_ends(0, began, Seen { value, version, index });
-        ledger.broken()
+        ledger.violations()
     }
 
     #[test]
@@ -211,10 +211,10 @@ mod tests {
         let (first, early) = (ledger.read_begins(0), ledger.read_begins(0));
         ledger.read_ends(0, first, Seen { value: 3, version: 10, index: 13 });
         ledger.read_ends(0, early, Seen { value: 2, version: 9, index: 12 });
-        assert_eq!(ledger.broken(), Vec::<String>::new(), "the two reads overlap");
+        assert_eq!(ledger.violations(), Vec::<String>::new(), "the two reads overlap");
         let later = ledger.read_begins(0);
         ledger.read_ends(0, later, Seen { value: 2, version: 9, index: 13 });
-        assert_eq!(ledger.broken(), ["key 0: a read returned 2, after 3 was told"]);
+        assert_eq!(ledger.violations(), ["key 0: a read returned 2, after 3 was told"]);
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         let began = ledger.write_begins(1, 1);
         ledger.write_acknowledged(1, 1, 12, began);
         let broken = "key 1: 1 was acknowledged at index 12, after 12 was told";
-        assert_eq!(ledger.broken(), [broken]);
+        assert_eq!(ledger.violations(), [broken]);
         assert_eq!(ledger.last_values(), [2, 1]);
     }
 }

@@ -8,7 +8,7 @@
 //! The tests of the command line take this file in by its path, for nothing depends on this
 //! package. Rejected: control groups as the list of what is left. Who is not root has none.
 
-use cellwright_agent::groups::Groups;
+use cellwright_agent::cgroups::TaskCgroups;
 use cellwright_agent::proc::{self, Process};
 use cellwright_isolate::mounts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// For all that is left in one folder; only a hung kernel uses it up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Looks at what is below a shim, until all of it stands still.
 const STOP_PASSES: u32 = 100;
 /// Folders between that of a test and those of its agents.
@@ -42,7 +42,7 @@ pub fn remove(folder: &Path) {
 fn try_remove(folder: &Path) -> Result<(), String> {
     // The agent says to its shims where they really are.
     let Ok(real) = folder.canonicalize() else { return Ok(()) };
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEANUP_TIMEOUT;
     loop {
         let shims = shims_in(&[folder, &real]);
         if shims.is_empty() {
@@ -56,7 +56,7 @@ fn try_remove(folder: &Path) -> Result<(), String> {
         }
     }
     for agent in agents_in(&real, AGENTS_BELOW) {
-        let groups = Groups::open(&agent, Default::default());
+        let groups = TaskCgroups::open(&agent, Default::default());
         groups.sweep(&BTreeSet::new());
         groups.close();
     }
@@ -73,42 +73,43 @@ fn shims_in(folders: &[&Path]) -> Vec<Process> {
         let at = words.next().map(Path::new);
         is_shim && at.is_some_and(|at| folders.iter().any(|folder| at.starts_with(folder)))
     };
-    proc::all().into_values().filter(|one| !one.is_zombie && is_theirs(one)).collect()
+    proc::list().into_values().filter(|one| !one.is_zombie && is_theirs(one)).collect()
 }
 
 /// Ends a shim and everything below it. All of it is stopped first: what is killed while it starts
 /// something would leave that to another reaper, and nobody could tell whose it was.
 fn end(shim: &Process, until: Instant) -> Result<(), String> {
-    let Some(held) = Held::of(shim) else { return Ok(()) };
+    let Some(held) = ProcessHandle::of(shim) else { return Ok(()) };
     held.send(Signal::STOP);
     let mut below = Vec::new();
     for _ in 0..STOP_PASSES {
-        below = proc::below(&proc::all(), shim.pid);
+        below = proc::descendants(&proc::list(), shim.pid);
         below.retain(|process| !process.is_zombie);
         let mut running = below.iter().filter(|process| !process.is_stopped).peekable();
         if running.peek().is_none() {
             break;
         }
-        running.filter_map(Held::of).for_each(|one| one.send(Signal::STOP));
+        running.filter_map(ProcessHandle::of).for_each(|one| one.send(Signal::STOP));
     }
-    let all: Vec<Held> = below.iter().filter_map(Held::of).chain([held]).collect();
+    let all: Vec<ProcessHandle> =
+        below.iter().filter_map(ProcessHandle::of).chain([held]).collect();
     all.iter().for_each(|one| one.send(Signal::KILL));
     all.iter().try_for_each(|one| one.ended(until))
 }
 
 /// A process by what stays its own when its number is given to another.
-struct Held {
+struct ProcessHandle {
     number: i32,
     handle: OwnedFd,
 }
 
-impl Held {
+impl ProcessHandle {
     /// Nothing if it is gone.
-    fn of(process: &Process) -> Option<Held> {
+    fn of(process: &Process) -> Option<ProcessHandle> {
         let handle = pidfd_open(Pid::from_raw(process.pid)?, PidfdFlags::empty()).ok()?;
         // The number may have been another's by then.
-        let is_same = proc::one(process.pid).is_some_and(|now| now.born == process.born);
-        is_same.then_some(Held { number: process.pid, handle })
+        let is_same = proc::get(process.pid).is_some_and(|now| now.born == process.born);
+        is_same.then_some(ProcessHandle { number: process.pid, handle })
     }
 
     fn send(&self, signal: Signal) {

@@ -7,7 +7,6 @@
 //!
 //! Everything here is for tests, so what goes wrong is a panic that says what.
 
-pub mod alone;
 pub mod binary;
 pub mod browser;
 pub mod dns;
@@ -17,6 +16,7 @@ pub mod hosts;
 pub mod ledger;
 pub mod leftovers;
 pub mod load;
+pub mod local_cell;
 pub mod machines;
 pub mod process;
 pub mod replicas;
@@ -24,9 +24,9 @@ pub mod replicas;
 use std::time::Duration;
 
 /// Bounds every wait; nothing takes nearly as long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at something that cannot be watched.
-pub const LOOK: Duration = Duration::from_millis(50);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Says that a test cannot be made here, and why.
 ///

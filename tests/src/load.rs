@@ -2,11 +2,11 @@
 //! fault, and the ledger keeps count. A register is a user's quota in the batch band, whose CPU is
 //! the value.
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::hosts::Host;
 use crate::ledger::{Ledger, Seen};
 use crate::replicas::{Replicas, master};
-use cellwright_api::client::{Change, Client, ClientError};
+use cellwright_api::client::{ChangeOptions, Client, ClientError};
 use cellwright_api::types::{AddUser, Changed, One, UserView};
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
@@ -47,7 +47,7 @@ pub fn seen(answer: &One<UserView>) -> Seen {
 pub async fn add_register(client: &Client, key: usize) -> Result<Seen, ClientError> {
     let name = Name::new(&format!("writer-{key}")).expect("a name");
     let body = AddUser { name };
-    let change = Change::default();
+    let change = ChangeOptions::default();
     client.change::<_, Changed>(Method::POST, "/v1/users", Some(&body), &change).await?;
     let answer = client.get(&format!("{}?consistent=true", path(key))).await?;
     Ok(seen(&answer.value))
@@ -61,7 +61,7 @@ pub async fn add_register(client: &Client, key: usize) -> Result<Seen, ClientErr
 pub async fn write(client: &Client, key: usize, value: u64) -> Result<u64, ClientError> {
     let amount = Resources { cpu: value, ..Resources::ZERO };
     let quota = Quota { amount, from: Time(0), until: Time::NEVER };
-    let change = Change { expect: None, key: Some(format!("{:x}-{value}", key + 1)) };
+    let change = ChangeOptions { expect: None, key: Some(format!("{:x}-{value}", key + 1)) };
     let path = format!("{}/quota/batch", path(key));
     let done = client.change::<_, Changed>(Method::PUT, &path, Some(&quota), &change).await?;
     Ok(done.value.index)
@@ -100,11 +100,11 @@ impl Load {
     }
 
     /// Waits for so many more acknowledged writes.
-    pub async fn goes_on(&self, replicas: &Replicas, more: u64) {
+    pub async fn wait_for_writes(&self, replicas: &Replicas, more: u64) {
         let mut acknowledged = self.ledger.acknowledged();
         let wanted = *acknowledged.borrow() + more;
         let reached = acknowledged.wait_for(|count| *count >= wanted);
-        if timeout(PATIENCE, reached).await.is_err() {
+        if timeout(TIMEOUT, reached).await.is_err() {
             panic!("writes are not acknowledged any more\n{}", replicas.output());
         }
     }
@@ -127,21 +127,21 @@ impl Load {
 
     /// Stops the clients when each has its last write acknowledged, and waits for a whole cell in
     /// which every replica holds every register as it was acknowledged.
-    pub async fn ends_well(mut self, replicas: &Replicas) -> Arc<Ledger> {
+    pub async fn stop_and_check(mut self, replicas: &Replicas) -> Arc<Ledger> {
         self.stop.store(true, Ordering::Relaxed);
         while let Some(worker) = self.workers.join_next().await {
             worker.expect("a client ends");
         }
-        replicas.healed(self.ledger.floor()).await;
+        replicas.wait_until_healed(self.ledger.floor()).await;
         for host in replicas.hosts.all() {
             for (key, value) in self.ledger.last_values().into_iter().enumerate() {
-                let bytes = self.prober.bytes_at(&master(host), &path(key), PATIENCE).await;
+                let bytes = self.prober.bytes_at(&master(host), &path(key), TIMEOUT).await;
                 let answer = serde_json::from_slice(&bytes.expect("it answers")).expect("a user");
                 let found = seen(&answer).value;
                 assert_eq!(found, value, "register {key} on host {host}");
             }
         }
-        assert_eq!(self.ledger.broken(), Vec::<String>::new());
+        assert_eq!(self.ledger.violations(), Vec::<String>::new());
         self.ledger
     }
 }
@@ -155,7 +155,7 @@ async fn work(
 ) {
     for value in 1.. {
         let began = ledger.write_begins(key, value);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let index = loop {
             match write(&client, key, value).await {
                 Ok(index) => break index,

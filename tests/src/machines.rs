@@ -10,12 +10,12 @@
 //! the networks of its hosts: shims and tasks too. What has a network of its own goes with the
 //! folder.
 
-use crate::binary::{cell, said};
+use crate::binary::{cell, command_output};
 use crate::hosts::{Host, address};
 use crate::process::Process;
-use crate::replicas::{CLOCK, Plan, Replicas, master};
-use crate::{LOOK, PATIENCE};
-use cellwright_api::client::{Change, Client, PageAt};
+use crate::replicas::{CLOCK, Replicas, ReplicasPlan, master};
+use crate::{POLL_INTERVAL, TIMEOUT};
+use cellwright_api::client::{ChangeOptions, Client, PageRequest};
 use cellwright_api::types::{Changed, EventView, JobView, MachineView, TaskView};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::quota::Quota;
@@ -38,20 +38,20 @@ pub const CAPACITY: Resources = Resources { cpu: 4000, ram: 4 << 30, disk: 4 << 
 pub const USER: &str = "admin";
 
 /// Says the task's pid under its name. Tasks are different users, and write to the same files.
-const SAY_PID: &str = r#"
+const WRITE_PID: &str = r#"
     umask 0; echo $$ > "$SHARED/.$$" &&
     mv "$SHARED/.$$" "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT"
 "#;
 /// Waits for ever without using the processor, and hears signals at once.
-pub const STAY: &str = r#"
+pub const SLEEP_FOREVER: &str = r#"
     while :; do sleep 1000 & wait $!; done"#;
 
 /// A script that says its pid: one that stays, when all before that is done, so that a test that
 /// has its pid finds it ready for signals; any other, first.
-fn saying_its_pid(script: &str) -> String {
-    match script.strip_suffix(STAY) {
-        Some(before) => format!("umask 0\n{before}{SAY_PID}{STAY}"),
-        None => format!("{SAY_PID}{script}"),
+fn with_pid_file(script: &str) -> String {
+    match script.strip_suffix(SLEEP_FOREVER) {
+        Some(before) => format!("umask 0\n{before}{WRITE_PID}{SLEEP_FOREVER}"),
+        None => format!("{WRITE_PID}{script}"),
     }
 }
 
@@ -67,17 +67,17 @@ pub struct Machines {
 
 /// The cell to be laid out.
 #[derive(Default)]
-pub struct Wanted<'a> {
+pub struct MachinesPlan<'a> {
     /// Masters; one if it is 0.
     pub masters: usize,
-    /// As in [`Plan`].
+    /// As in [`ReplicasPlan`].
     pub changes: &'a [(&'a str, &'a str)],
     /// Lines added to every agent's configuration.
     pub agents: &'a str,
     /// Of each machine; [`CAPACITY`] if nothing is said.
     pub capacity: Option<Resources>,
     /// Whether tasks run in containers, which hide the folder that others meet the test in.
-    pub contained: bool,
+    pub in_containers: bool,
 }
 
 #[must_use]
@@ -94,20 +94,20 @@ pub fn name(machine: Machine) -> Name {
 
 impl Machines {
     /// A cell of one master and three machines; nothing where there can be no hosts.
-    pub async fn lay() -> Option<Machines> {
-        Machines::lay_out(&Wanted::default()).await
+    pub async fn launch() -> Option<Machines> {
+        Machines::launch_with(&MachinesPlan::default()).await
     }
 
-    pub async fn lay_out(wanted: &Wanted<'_>) -> Option<Machines> {
-        let masters = wanted.masters.max(1);
-        let plan = Plan { masters, spare: MACHINES, changes: wanted.changes };
-        let masters = Replicas::lay_out(&plan).await?;
+    pub async fn launch_with(machines_plan: &MachinesPlan<'_>) -> Option<Machines> {
+        let masters = machines_plan.masters.max(1);
+        let plan = ReplicasPlan { masters, spare: MACHINES, changes: machines_plan.changes };
+        let masters = Replicas::launch_with(&plan).await?;
         let client = masters.client();
         let agents = (0..MACHINES).map(|_| None).collect();
         let mut cell = Machines { agents, masters, client };
         cell.open_folder("");
         for machine in 1..=MACHINES {
-            cell.join(machine, wanted);
+            cell.join(machine, machines_plan);
             cell.start_agent(machine);
         }
         cell.until("all machines up", async |cell| {
@@ -115,23 +115,23 @@ impl Machines {
             (up as usize == MACHINES).then_some(())
         })
         .await;
-        cell.grant(wanted).await;
+        cell.grant_quota(machines_plan).await;
         Some(cell)
     }
 
     /// All there is, in both bands.
-    async fn grant(&self, wanted: &Wanted<'_>) {
-        let amount = wanted.capacity.unwrap_or(CAPACITY).times(MACHINES as u64);
+    async fn grant_quota(&self, machines_plan: &MachinesPlan<'_>) {
+        let amount = machines_plan.capacity.unwrap_or(CAPACITY).times(MACHINES as u64);
         let quota = Quota { amount, from: Time(0), until: Time::NEVER };
         for band in ["batch", "production"] {
             let path = format!("/v1/users/{USER}/quota/{band}");
-            let change = Change::default();
+            let change = ChangeOptions::default();
             let put = self.client.change::<_, Changed>(Method::PUT, &path, Some(&quota), &change);
             put.await.expect("quota is granted");
         }
     }
 
-    fn join(&self, machine: Machine, wanted: &Wanted<'_>) {
+    fn join(&self, machine: Machine, machines_plan: &MachinesPlan<'_>) {
         let name = name(machine);
         let config = self.config(machine);
         let token = config.with_extension("token");
@@ -145,11 +145,11 @@ impl Machines {
             join.args(["--master", &master(host)]);
         }
         join.args(["agent", "join", "--token-file", file, "--config"]).arg(&config);
-        said(&mut join).expect("a machine joins");
+        command_output(&mut join).expect("a machine joins");
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
-        let Resources { cpu, ram, disk, disk_rate } = wanted.capacity.unwrap_or(CAPACITY);
-        let driver = if wanted.contained { "container" } else { "process" };
-        let more = wanted.agents;
+        let Resources { cpu, ram, disk, disk_rate } = machines_plan.capacity.unwrap_or(CAPACITY);
+        let driver = if machines_plan.in_containers { "container" } else { "process" };
+        let more = machines_plan.agents;
         text.push_str(&format!(
             "driver = {driver:?}\n\
              data_dir = {:?}\n\
@@ -183,7 +183,7 @@ impl Machines {
         let program = cell().to_str().expect("a path in UTF-8");
         let mut command = self.masters.hosts.enter(self.host(machine), program);
         command.args(["agent", "start", "--config"]).arg(self.config(machine));
-        command.env(CLOCK, self.masters.clock(&format!("n{machine}")));
+        command.env(CLOCK, self.masters.clock_file(&format!("n{machine}")));
         let log = self.masters.folder.path(&format!("n{machine}.log"));
         self.agents[machine - 1] = Some(Process::start(command, &log));
     }
@@ -202,10 +202,10 @@ impl Machines {
     pub async fn stop_agent(&mut self, machine: Machine) {
         let mut agent = self.agents[machine - 1].take().expect("it runs");
         agent.signal(Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while agent.is_alive() {
             assert!(Instant::now() < deadline, "the agent does not end:\n{}", agent.output());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -218,7 +218,7 @@ impl Machines {
     }
 
     /// Nobody hears the machine, and it hears nobody.
-    pub fn cut(&self, machine: Machine) {
+    pub fn disconnect(&self, machine: Machine) {
         self.masters.hosts.cut(self.host(machine));
     }
 
@@ -259,7 +259,7 @@ impl Machines {
             "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
             "task": {
                 "limits": { "cpu": 10, "ram": 8 << 20, "disk": 1 << 20 },
-                "command": ["sh", "-c", saying_its_pid(script)],
+                "command": ["sh", "-c", with_pid_file(script)],
                 "env": { "SHARED": self.shared("") },
                 "notice": 20_000,
             },
@@ -275,12 +275,12 @@ impl Machines {
     pub async fn update(&self, spec: &Value) {
         let spec = parse(spec);
         let user = Name::new(USER).expect("a name");
-        let done = self.client.update_job(&user, &spec, &Change::default()).await;
+        let done = self.client.update_job(&user, &spec, &ChangeOptions::default()).await;
         done.unwrap_or_else(|why| panic!("{}: {why}", spec.name));
     }
 
     pub async fn stop(&self, job: &str) {
-        let done = self.client.stop_job(&key(job), &Change::default()).await;
+        let done = self.client.stop_job(&key(job), &ChangeOptions::default()).await;
         done.unwrap_or_else(|why| panic!("{job}: {why}"));
     }
 
@@ -296,19 +296,19 @@ impl Machines {
     /// Asks again and again until there is an answer; panics with what everybody said when that
     /// takes for ever.
     pub async fn until<T>(&self, what: &str, ask: impl AsyncFn(&Machines) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(answer) = ask(self).await {
                 return answer;
             }
             assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.output());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
     /// The tasks of a job, by index; none while no master answers.
     pub async fn tasks(&self, job: &str) -> Vec<TaskView> {
-        let page = PageAt { limit: Some(1000), ..PageAt::default() };
+        let page = PageRequest { limit: Some(1000), ..PageRequest::default() };
         let page = self.client.tasks(&key(job), &page).await;
         let mut tasks = page.map(|reply| reply.value.items).unwrap_or_default();
         // What they use differs from look to look, and lists are compared.
@@ -317,9 +317,13 @@ impl Machines {
     }
 
     /// Waits until the job has as many tasks as it wants and all of them are as wanted.
-    pub async fn all(&self, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<TaskView> {
+    pub async fn wait_for_tasks(
+        &self,
+        job: &str,
+        want: impl Fn(&TaskView) -> bool,
+    ) -> Vec<TaskView> {
         let count = self.job_view(job).await.spec.count as usize;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let tasks = self.tasks(job).await;
             if tasks.len() == count && tasks.iter().all(&want) {
@@ -328,15 +332,15 @@ impl Machines {
             if Instant::now() >= deadline {
                 panic!("{job} never came to be as wanted: {tasks:#?}\n{}", self.output());
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    pub async fn all_run(&self, job: &str) -> Vec<TaskView> {
-        self.all(job, |task| task.state == TaskState::Running && task.healthy).await
+    pub async fn wait_until_running(&self, job: &str) -> Vec<TaskView> {
+        self.wait_for_tasks(job, |task| task.state == TaskState::Running && task.healthy).await
     }
 
-    /// The pid of a task of [`Machines::job`].
+    /// The pid of a task of [`MachineNames::job`].
     pub async fn pid(&self, job: &str, index: u32, attempt: u32) -> u32 {
         let file = format!("pid-{job}-{index}-{attempt}");
         self.until(&file, async |cell| cell.read(&file).trim().parse().ok()).await
@@ -416,10 +420,10 @@ pub fn parent(pid: u32) -> u32 {
 }
 
 /// Waits until a process is gone that is no child of ours.
-pub async fn gone(pid: u32) {
-    let deadline = Instant::now() + PATIENCE;
+pub async fn wait_until_gone(pid: u32) {
+    let deadline = Instant::now() + TIMEOUT;
     while is_alive(pid) {
         assert!(Instant::now() < deadline, "process {pid} does not end");
-        sleep(LOOK / 10).await;
+        sleep(POLL_INTERVAL / 10).await;
     }
 }

@@ -1,6 +1,6 @@
 //! A process of ours: ended by its own id when it goes out of scope, its output kept in a file.
 
-use crate::{LOOK, PATIENCE};
+use crate::{POLL_INTERVAL, TIMEOUT};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -53,8 +53,8 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 return status;
             }
-            assert!(begin.elapsed() < PATIENCE, "it does not end:\n{}", self.output());
-            sleep(LOOK).await;
+            assert!(begin.elapsed() < TIMEOUT, "it does not end:\n{}", self.output());
+            sleep(POLL_INTERVAL).await;
         }
     }
 

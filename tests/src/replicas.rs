@@ -1,12 +1,12 @@
 //! A cell of several masters, installed and started as an operator would: `cell master init` on the
 //! first host, then a token, `cell master join` and `cell master start` on every other one.
 
-use crate::binary::{cell, joined, said};
+use crate::binary::{cell, command_output, join_and_confirm};
 use crate::folder::Folder;
 use crate::hosts::{Host, Hosts, address};
 use crate::process::Process;
-use crate::{LOOK, PATIENCE};
-use cellwright_api::client::{Client, Settings};
+use crate::{POLL_INTERVAL, TIMEOUT};
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::context::Contexts;
 use cellwright_api::types::MasterStatus;
 use rustix::process::Signal;
@@ -28,7 +28,7 @@ pub struct Replicas {
 }
 
 /// What is laid out. Masters are on the first hosts.
-pub struct Plan<'a> {
+pub struct ReplicasPlan<'a> {
     pub masters: usize,
     /// Hosts with nothing on them yet, after those of the masters.
     pub spare: usize,
@@ -58,13 +58,14 @@ pub fn master(host: Host) -> String {
 
 impl Replicas {
     /// A cell of `count` voting masters; nothing where there can be no hosts, which is printed.
-    pub async fn lay(count: usize) -> Option<Replicas> {
-        Replicas::lay_out(&Plan { masters: count, spare: 0, changes: &[NO_SCHEDULER] }).await
+    pub async fn launch(count: usize) -> Option<Replicas> {
+        Replicas::launch_with(&ReplicasPlan { masters: count, spare: 0, changes: &[NO_SCHEDULER] })
+            .await
     }
 
     /// The same with room for more than masters.
-    pub async fn lay_out(plan: &Plan<'_>) -> Option<Replicas> {
-        let hosts = match Hosts::lay(plan.masters + plan.spare) {
+    pub async fn launch_with(plan: &ReplicasPlan<'_>) -> Option<Replicas> {
+        let hosts = match Hosts::set_up(plan.masters + plan.spare) {
             Ok(hosts) => hosts,
             Err(why) => {
                 crate::skip(&why);
@@ -81,7 +82,7 @@ impl Replicas {
                 replicas.join(host, 1).await;
             }
             replicas.start(host);
-            replicas.voters(host).await;
+            replicas.wait_for_voters(host).await;
         }
         Some(replicas)
     }
@@ -96,7 +97,7 @@ impl Replicas {
     /// # Errors
     /// What it said when it did not end well.
     pub fn cell(&self, arguments: &[&str]) -> Result<String, String> {
-        said(self.plain().args(arguments))
+        command_output(self.plain().args(arguments))
     }
 
     fn plain(&self) -> Command {
@@ -107,7 +108,7 @@ impl Replicas {
 
     /// # Errors
     /// What the command said when the replica was not installed.
-    fn place(
+    fn run_on_host(
         &self,
         command: &mut Command,
         host: Host,
@@ -118,8 +119,8 @@ impl Replicas {
         command.arg("--data-dir").arg(self.data_dir(host));
         command.arg("--config").arg(&config);
         run(command)?;
-        for (default, wanted) in &self.changes {
-            set(&config, default, wanted);
+        for (default, value) in &self.changes {
+            set(&config, default, value);
         }
         Ok(())
     }
@@ -138,7 +139,7 @@ impl Replicas {
     fn init(&self) {
         let mut command = self.plain();
         command.args(["master", "init", "--cell", "aa", "--name", "m1"]);
-        let made = self.place(&mut command, 1, |command| said(command).map(drop));
+        let made = self.run_on_host(&mut command, 1, |command| command_output(command).map(drop));
         made.expect("a cell is made");
     }
 
@@ -146,7 +147,7 @@ impl Replicas {
     /// of another.
     pub async fn remove(&self, host: Host) {
         let (name, client) = (format!("m{host}"), self.client());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // Asked again while the cell elects, as an operator would: it may have been done and not
         // said.
         while let Err(why) = self.cell(&["master", "remove", &name]) {
@@ -156,7 +157,7 @@ impl Replicas {
                 break;
             }
             assert!(Instant::now() < deadline, "{name} is not taken out: {why}");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         std::fs::remove_dir_all(self.data_dir(host)).expect("its data is removed");
         std::fs::remove_file(self.config(host)).expect("its configuration is removed");
@@ -165,10 +166,10 @@ impl Replicas {
     /// By way of the master on another host. Tried again with another token while the cell elects,
     /// as an operator would.
     pub async fn join(&self, host: Host, through: Host) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while let Err(why) = self.try_join(host, through) {
             assert!(Instant::now() < deadline, "host {host} cannot join: {why}");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -181,8 +182,10 @@ impl Replicas {
         self.cell(&["token", "create", "--replica", &name, "--token-file", file])?;
         let mut command = self.plain();
         command.args(["master", "join", "--token-file", file, "--master", &master(through)]);
-        self.place(&mut command, host, |command| {
-            joined(command, |fingerprint| self.cell(&["master", "confirm", &name, fingerprint]))
+        self.run_on_host(&mut command, host, |command| {
+            join_and_confirm(command, |fingerprint| {
+                self.cell(&["master", "confirm", &name, fingerprint])
+            })
         })
     }
 
@@ -190,29 +193,29 @@ impl Replicas {
         let binary = cell().to_str().expect("a path in UTF-8");
         let mut command = self.hosts.command(host, binary);
         command.args(["master", "start", "--config"]).arg(self.config(host));
-        command.env(CLOCK, self.clock(&format!("m{host}")));
-        command.env("CELL_PLANT_PANIC", self.planted(host));
+        command.env(CLOCK, self.clock_file(&format!("m{host}")));
+        command.env("CELL_PLANT_PANIC", self.failpoint_dir(host));
         let log = self.folder.path(&format!("m{host}.log"));
         self.processes[host - 1] = Some(Process::start(command, &log));
     }
 
     /// Where a process reads by how many milliseconds its clock is ahead; right if there is none.
     #[must_use]
-    pub fn clock(&self, process: &str) -> PathBuf {
+    pub fn clock_file(&self, process: &str) -> PathBuf {
         self.folder.path(&format!("clock-{process}"))
     }
 
     /// Sets the clock of a process, while it runs or before.
     pub fn set_clock(&self, process: &str, ahead_ms: i64) {
         // In one step: a reader finds the old or the new.
-        let (path, draft) = (self.clock(process), self.folder.path("clock-draft"));
+        let (path, draft) = (self.clock_file(process), self.folder.path("clock-draft"));
         std::fs::write(&draft, ahead_ms.to_string()).expect("written");
         std::fs::rename(draft, path).expect("it gets its name");
     }
 
     /// Where panics are planted for the master on a host: a file named after a point.
     #[must_use]
-    pub fn planted(&self, host: Host) -> PathBuf {
+    pub fn failpoint_dir(&self, host: Host) -> PathBuf {
         self.folder.path(&format!("plant-m{host}"))
     }
 
@@ -241,7 +244,7 @@ impl Replicas {
 
     /// How the administrator reaches the masters, the given ones first.
     #[must_use]
-    pub fn settings(&self, masters: &[Host]) -> Settings {
+    pub fn settings(&self, masters: &[Host]) -> ApiClientConfig {
         let mut settings = settings(&self.folder.path("contexts.toml"));
         settings.masters = masters.iter().copied().map(master).collect();
         settings
@@ -259,8 +262,8 @@ impl Replicas {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Waits until `voters` replicas vote, as all of them see it, and one of them leads.
-    pub async fn voters(&self, voters: usize) {
+    /// Waits until `wait_for_voters` replicas vote, as all of them see it, and one of them leads.
+    pub async fn wait_for_voters(&self, voters: usize) {
         self.wait_for(&format!("{voters} voters"), |all| {
             let votes = |status: &MasterStatus| {
                 status.members.iter().filter(|member| member.voter).count() == voters
@@ -281,7 +284,7 @@ impl Replicas {
     }
 
     /// Waits until every replica runs, follows one leader, and has applied `index`.
-    pub async fn healed(&self, index: u64) {
+    pub async fn wait_until_healed(&self, index: u64) {
         let whole = |all: &[(Host, MasterStatus)]| {
             let caught_up = all.iter().all(|(_, status)| status.applied >= index);
             all.len() == self.processes.len() && one_leader(all) && caught_up
@@ -295,7 +298,7 @@ impl Replicas {
         reached: impl Fn(&[(Host, MasterStatus)]) -> bool,
     ) -> Vec<(Host, MasterStatus)> {
         let client = self.client();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut all = Vec::new();
             for host in self.masters().filter(|host| self.processes[host - 1].is_some()) {
@@ -307,7 +310,7 @@ impl Replicas {
             if Instant::now() >= deadline {
                 panic!("waited for {what} in vain; last: {all:#?}\n{}", self.output());
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 }
@@ -321,25 +324,25 @@ fn one_leader(all: &[(Host, MasterStatus)]) -> bool {
         && all.iter().all(|(_, status)| (status.term, status.leader) == (first.term, first.leader))
 }
 
-fn set(config: &Path, default: &str, wanted: &str) {
+fn set(config: &Path, default: &str, value: &str) {
     let text = std::fs::read_to_string(config).expect("a configuration");
     assert!(text.contains(default), "the configuration has changed:\n{text}");
-    std::fs::write(config, text.replace(default, wanted)).expect("written");
+    std::fs::write(config, text.replace(default, value)).expect("written");
 }
 
 /// How the current context of a file reaches its cell. Impatient with a single master, so that one
 /// that hangs costs a client little.
 #[must_use]
-pub fn settings(contexts: &Path) -> Settings {
+pub fn settings(contexts: &Path) -> ApiClientConfig {
     let contexts = Contexts::load(contexts).expect("contexts");
     let (name, context) = contexts.pick(None).expect("a current context");
-    Settings {
+    ApiClientConfig {
         tls: context.tls(name).expect("papers").map(Arc::new),
         token: context.token.clone(),
         connect_timeout: Duration::from_millis(500),
         attempt_timeout: Duration::from_millis(500),
         backoff: Duration::from_millis(20),
         backoff_max: Duration::from_millis(200),
-        ..Settings::new(context.masters.clone())
+        ..ApiClientConfig::new(context.masters.clone())
     }
 }

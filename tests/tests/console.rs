@@ -2,10 +2,10 @@
 //! changes that ask first, a phone, light and dark. Nothing may appear in the browser's console.
 //! The pictures are kept below the target folder.
 
-use cellwright_tests::alone::{guarded_master, open_cell};
-use cellwright_tests::binary::{cell, said};
+use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::browser::{Browser, key};
 use cellwright_tests::folder::Folder;
+use cellwright_tests::local_cell::{start_open_cell, start_secure_master};
 use cellwright_tests::process::Process;
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A cell of this machine alone, its tasks plain processes, and a browser before it.
-struct Desk {
+struct ConsoleFixture {
     browser: Browser,
     cell: Process,
     address: String,
@@ -25,18 +25,18 @@ struct Desk {
     has_token: Cell<bool>,
 }
 
-impl Desk {
+impl ConsoleFixture {
     /// Nothing where there is no browser, which was printed.
-    async fn set() -> Option<Desk> {
-        Desk::with(&["--driver", "process"]).await
+    async fn start() -> Option<ConsoleFixture> {
+        ConsoleFixture::start_with(&["--driver", "process"]).await
     }
 
-    async fn with(options: &[&str]) -> Option<Desk> {
+    async fn start_with(options: &[&str]) -> Option<ConsoleFixture> {
         let folder = Folder::new();
         let browser = Browser::open(&folder.path("driver.log")).await?;
-        let (process, address) = open_cell(&folder, options).await;
+        let (process, address) = start_open_cell(&folder, options).await;
         let has_token = Cell::new(false);
-        Some(Desk { browser, cell: process, address, folder, has_token })
+        Some(ConsoleFixture { browser, cell: process, address, folder, has_token })
     }
 
     /// Runs a job of so many tasks.
@@ -61,14 +61,15 @@ impl Desk {
 
     fn cli(&self, words: &[&str]) -> String {
         let mut command = Command::new(cell());
-        said(command.args(["--master", &self.address]).args(words)).expect("the command line works")
+        command_output(command.args(["--master", &self.address]).args(words))
+            .expect("the command line works")
     }
 
     fn open(&self, path: &str) {
         if !self.has_token.replace(true) {
-            self.browser.go(&format!("http://{}/#token={}", self.address, self.token()));
+            self.browser.navigate(&format!("http://{}/#token={}", self.address, self.token()));
         }
-        self.browser.go(&format!("http://{}{path}", self.address));
+        self.browser.navigate(&format!("http://{}{path}", self.address));
     }
 
     /// As `cell dev` prints it behind the address of the console.
@@ -76,7 +77,7 @@ impl Desk {
         fs::read_to_string(self.folder.path("data/dev-token")).expect("the cell has a token")
     }
 
-    fn nothing_is_wrong(&self) {
+    fn assert_no_problems(&self) {
         let problems = self.browser.problems();
         assert!(problems.is_empty(), "{problems:#?}\n{}", self.cell.output());
     }
@@ -95,14 +96,14 @@ fn pictures() -> PathBuf {
     folder
 }
 
-const TALK: &str = "while true; do echo the time is $(date +%T); sleep 1; done";
+const TALKING_SCRIPT: &str = "while true; do echo the time is $(date +%T); sleep 1; done";
 
 #[tokio::test]
 async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 2, 100, TALK);
-    desk.submit("huge", 1, 900_000, "true");
-    desk.submit("a-job-with-a-rather-long-name-that-somebody-made-up", 1, 100, TALK);
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 2, 100, TALKING_SCRIPT);
+    fixture.submit("huge", 1, 900_000, "true");
+    fixture.submit("a-job-with-a-rather-long-name-that-somebody-made-up", 1, 100, TALKING_SCRIPT);
     let pages: [(&str, &str, &str); 10] = [
         ("overview", "/", "tasks running"),
         ("jobs", "/console/jobs", "web"),
@@ -117,79 +118,97 @@ async fn every_page_opens_in_light_and_dark_and_on_a_phone() {
     ];
     for (width, height) in [(1280, 900), (390, 844)] {
         for scheme in ["light", "dark"] {
-            desk.browser.resize(width, height);
-            desk.browser.prefer(scheme);
+            fixture.browser.resize(width, height);
+            fixture.browser.set_color_scheme(scheme);
             for (name, path, words) in pages {
-                desk.open(path);
-                desk.browser.says(words).await;
-                let theme = desk.browser.run("return document.documentElement.dataset.theme");
+                fixture.open(path);
+                fixture.browser.wait_for_text(words).await;
+                let theme = fixture.browser.run("return document.documentElement.dataset.theme");
                 assert_eq!(theme, scheme, "{name}");
-                let wide = desk.browser.run("return document.documentElement.scrollWidth");
+                let wide = fixture.browser.run("return document.documentElement.scrollWidth");
                 assert!(
                     wide.as_u64() <= Some(u64::from(width)),
                     "{name} is {wide} of {width} wide"
                 );
                 let cut = "return [...document.querySelectorAll('.scroll')]
                     .every((box) => box.scrollWidth <= box.clientWidth)";
-                assert_eq!(desk.browser.run(cut), true, "{name}: columns out of sight at {width}");
-                desk.browser.holds("return document.querySelector('.side em') !== null").await;
+                assert_eq!(
+                    fixture.browser.run(cut),
+                    true,
+                    "{name}: columns out of sight at {width}"
+                );
+                fixture
+                    .browser
+                    .wait_for_script("return document.querySelector('.side em') !== null")
+                    .await;
                 let bar = "const bar = document.querySelector('.side ul');
                     return bar.scrollWidth <= bar.clientWidth && bar.scrollHeight <= bar.clientHeight";
-                assert_eq!(desk.browser.run(bar), true, "{name}: no whole navigation at {width}");
+                assert_eq!(
+                    fixture.browser.run(bar),
+                    true,
+                    "{name}: no whole navigation at {width}"
+                );
                 // The unit of four figures is said once, or they take two lines.
                 let units = "return [...document.querySelectorAll('.meter .figures')]
                     .every((line) => line.textContent.split(' core').length <= 2)";
-                assert_eq!(desk.browser.run(units), true, "{name}: figures with many units");
-                let text = desk.browser.text();
+                assert_eq!(fixture.browser.run(units), true, "{name}: figures with many units");
+                let text = fixture.browser.text();
                 assert!(!text.contains("[object") && !text.contains("undefined"), "{name}: {text}");
-                desk.browser.picture(&pictures().join(format!("{name}-{scheme}-{width}.png")));
+                fixture
+                    .browser
+                    .screenshot(&pictures().join(format!("{name}-{scheme}-{width}.png")));
             }
         }
     }
-    desk.nothing_is_wrong();
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn what_happens_is_seen_without_loading_anything_again() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.open("/console/jobs");
-    desk.browser.says("No jobs yet").await;
-    let _ = desk.browser.run("window.mark = 'still the same page'");
-    desk.submit("late", 2, 100, TALK);
-    desk.browser.says("late").await;
-    desk.browser.says("2 running").await;
-    desk.browser.click("td a[href='/console/jobs/dev/late']").await;
-    desk.browser.says("What it asks for").await;
-    assert_eq!(desk.path(), "/console/jobs/dev/late");
-    desk.cli(&["job", "stop", "dev/late"]);
-    desk.browser.says("2 stopped").await;
-    assert_eq!(desk.browser.run("return window.mark"), "still the same page");
-    let _ = desk.browser.run("history.back()");
-    desk.browser.holds("return location.pathname === '/console/jobs'").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.open("/console/jobs");
+    fixture.browser.wait_for_text("No jobs yet").await;
+    let _ = fixture.browser.run("window.mark = 'still the same page'");
+    fixture.submit("late", 2, 100, TALKING_SCRIPT);
+    fixture.browser.wait_for_text("late").await;
+    fixture.browser.wait_for_text("2 running").await;
+    fixture.browser.click("td a[href='/console/jobs/dev/late']").await;
+    fixture.browser.wait_for_text("What it asks for").await;
+    assert_eq!(fixture.path(), "/console/jobs/dev/late");
+    fixture.cli(&["job", "stop", "dev/late"]);
+    fixture.browser.wait_for_text("2 stopped").await;
+    assert_eq!(fixture.browser.run("return window.mark"), "still the same page");
+    let _ = fixture.browser.run("history.back()");
+    fixture.browser.wait_for_script("return location.pathname === '/console/jobs'").await;
     // Usage is measured by the agent and reaches the overview with its next polls.
-    desk.open("/");
-    desk.browser.holds("return /[0-9] used · .* cores/.test(document.body.innerText)").await;
-    desk.nothing_is_wrong();
+    fixture.open("/");
+    fixture
+        .browser
+        .wait_for_script("return /[0-9] used · .* cores/.test(document.body.innerText)")
+        .await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn the_keyboard_reaches_everything_that_is_needed() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    desk.submit("mail", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/");
-    browser.says("tasks running").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    fixture.submit("mail", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/");
+    browser.wait_for_text("tasks running").await;
     browser.press(&[key::TAB]);
-    browser.holds("return document.activeElement.className === 'skip'").await;
+    browser.wait_for_script("return document.activeElement.className === 'skip'").await;
     browser.press(&["g", "j"]);
-    browser.says("mail").await;
-    assert_eq!(desk.path(), "/console/jobs");
+    browser.wait_for_text("mail").await;
+    assert_eq!(fixture.path(), "/console/jobs");
     browser.press(&["/"]);
-    browser.holds("return document.activeElement.matches('[data-filter]')").await;
+    browser.wait_for_script("return document.activeElement.matches('[data-filter]')").await;
     browser.press(&["w", "e", "b"]);
-    browser.holds("return !document.querySelector('main').innerText.includes('mail')").await;
-    browser.holds("return location.search === '?q=web'").await;
+    browser
+        .wait_for_script("return !document.querySelector('main').innerText.includes('mail')")
+        .await;
+    browser.wait_for_script("return location.search === '?q=web'").await;
     browser.press(&[key::ESCAPE]);
     let focus = "document.querySelector('tbody a').focus(); return true";
     assert_eq!(browser.run(focus), true);
@@ -198,90 +217,90 @@ async fn the_keyboard_reaches_everything_that_is_needed() {
     assert_eq!(browser.run(ring), true, "where the focus is must be seen");
     assert_eq!(browser.run(focus), true);
     browser.press(&[key::ENTER]);
-    browser.says("What it asks for").await;
-    assert_eq!(desk.path(), "/console/jobs/dev/web");
+    browser.wait_for_text("What it asks for").await;
+    assert_eq!(fixture.path(), "/console/jobs/dev/web");
     browser.press(&["?"]);
-    browser.says("Go to the filter of the page").await;
+    browser.wait_for_text("Go to the filter of the page").await;
     browser.press(&[key::ESCAPE]);
-    browser.holds("return !document.querySelector('dialog')").await;
+    browser.wait_for_script("return !document.querySelector('dialog')").await;
     browser.press(&["g", "o"]);
-    browser.says("Point at a machine").await;
+    browser.wait_for_text("Point at a machine").await;
     assert_eq!(browser.run("document.querySelector('.heat canvas').focus(); return true"), true);
     browser.press(&[key::RIGHT, key::DOWN]);
-    browser.says("memory").await;
+    browser.wait_for_text("memory").await;
     browser.press(&[key::ENTER]);
-    browser.says("What runs here").await;
-    assert_eq!(desk.path(), "/console/machines/local");
+    browser.wait_for_text("What runs here").await;
+    assert_eq!(fixture.path(), "/console/machines/local");
     let before = browser.run("return document.documentElement.dataset.theme");
     browser.press(&["t"]);
     let after = browser.run("return document.documentElement.dataset.theme");
     assert_ne!(before, after);
-    desk.nothing_is_wrong();
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn keys_lead_into_a_table_and_all_of_them_are_told() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("mail", 1, 100, TALK);
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs");
-    browser.says("web").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("mail", 1, 100, TALKING_SCRIPT);
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs");
+    browser.wait_for_text("web").await;
     let here = |name: &str| format!("return document.activeElement.textContent === '{name}'");
     browser.press(&["j"]);
-    browser.holds(&here("mail")).await;
+    browser.wait_for_script(&here("mail")).await;
     // From another link of the row too.
     browser.press(&[key::TAB, "j"]);
-    browser.holds(&here("web")).await;
+    browser.wait_for_script(&here("web")).await;
     browser.press(&["j"]);
-    browser.holds(&here("web")).await;
+    browser.wait_for_script(&here("web")).await;
     browser.press(&["k"]);
-    browser.holds(&here("mail")).await;
+    browser.wait_for_script(&here("mail")).await;
     browser.press(&["?"]);
-    browser.says("Go to the filter of the page").await;
+    browser.wait_for_text("Go to the filter of the page").await;
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/console.md");
     let guide = fs::read_to_string(guide).expect("the guide");
-    let told = browser.text();
+    let page_text = browser.text();
     for key in ["Ctrl+Enter", "Shift+Tab", "Shift+PageUp", "Shift+PageDown", "Home", "End"] {
-        assert!(told.contains(key) && guide.contains(key), "{key}: {told}");
+        assert!(page_text.contains(key) && guide.contains(key), "{key}: {page_text}");
     }
     // Whoever leaves a dialog is where they were.
     browser.press(&[key::ENTER]);
-    browser.holds(&here("mail")).await;
-    desk.nothing_is_wrong();
+    browser.wait_for_script(&here("mail")).await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn an_address_is_heeded_however_one_came_to_it() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs");
-    browser.says("1 job").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs");
+    browser.wait_for_text("1 job").await;
     let field = |text: &str| format!("return document.querySelector('input').value === '{text}'");
     browser.click("td a.quiet").await;
-    browser.holds(&field("dev/")).await;
+    browser.wait_for_script(&field("dev/")).await;
     browser.click("nav.side li:nth-child(2) a").await;
-    browser.holds(&field("")).await;
+    browser.wait_for_script(&field("")).await;
     let _ = browser.run("history.back()");
-    browser.holds(&field("dev/")).await;
+    browser.wait_for_script(&field("dev/")).await;
     // What nobody would have made a link to.
-    desk.open("/console/?show=nothing&of=nothing");
-    browser.says("Point at a machine").await;
-    browser.holds("return document.querySelector('.heat canvas').width > 0").await;
-    desk.open("/console/jobs/%E0%A4%A");
-    browser.says("No such page").await;
-    desk.nothing_is_wrong();
+    fixture.open("/console/?show=nothing&of=nothing");
+    browser.wait_for_text("Point at a machine").await;
+    browser.wait_for_script("return document.querySelector('.heat canvas').width > 0").await;
+    fixture.open("/console/jobs/%E0%A4%A");
+    browser.wait_for_text("No such page").await;
+    fixture.assert_no_problems();
 }
 
 /// A machine is silent only after a while, so what the route answers is put in its place.
 #[tokio::test]
 async fn alarms_are_told_where_the_cell_is_seen_at_a_glance() {
     const ALARM: &str = "machine local has not been heard from for 40 s";
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/");
-    browser.says("1 up").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/");
+    browser.wait_for_text("1 up").await;
     assert!(!browser.text().contains("Alarm"));
     let alarm = json!({ "kind": "machine_silent", "machine": "local", "message": ALARM });
     let answer = json!({ "replica": "m1", "leads": true, "items": [alarm] });
@@ -292,181 +311,185 @@ async fn alarms_are_told_where_the_cell_is_seen_at_a_glance() {
          return true"
     ));
     assert_eq!(taken, true);
-    browser.says(ALARM).await;
-    desk.nothing_is_wrong();
+    browser.wait_for_text(ALARM).await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn what_a_drain_waits_for_and_what_fits_now_are_told() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.run(&json!({
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.run(&json!({
         "name": "web", "count": 2, "priority": 120, "max_down": 1,
-        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", TALK] },
+        "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", TALKING_SCRIPT] },
     }));
     browser.resize(390, 844);
-    desk.open("/console/pending");
-    browser.says("Nothing waits").await;
+    fixture.open("/console/pending");
+    browser.wait_for_text("Nothing waits").await;
     browser.click(".waiting button").await;
-    browser.says("Easy is what 1 machine or more would take.").await;
-    browser.says("1 of 1 machine takes such work").await;
+    browser.wait_for_text("Easy is what 1 machine or more would take.").await;
+    browser.wait_for_text("1 of 1 machine takes such work").await;
     let wide = browser.run("return document.documentElement.scrollWidth");
     assert!(wide.as_u64() <= Some(390), "{wide} wide");
-    browser.picture(&pictures().join("shapes-390.png"));
-    desk.open("/console/jobs/dev/web");
-    browser.says("2 running").await;
-    desk.cli(&["machine", "drain", "local"]);
-    desk.open("/console/machines/local");
-    browser.says("1 task waits for max_down of dev/web: 1 is down.").await;
-    browser.picture(&pictures().join("drain-390.png"));
-    desk.open("/console/pending");
+    browser.screenshot(&pictures().join("shapes-390.png"));
+    fixture.open("/console/jobs/dev/web");
+    browser.wait_for_text("2 running").await;
+    fixture.cli(&["machine", "drain", "local"]);
+    fixture.open("/console/machines/local");
+    browser.wait_for_text("1 task waits for max_down of dev/web: 1 is down.").await;
+    browser.screenshot(&pictures().join("drain-390.png"));
+    fixture.open("/console/pending");
     browser.click(".waiting button").await;
-    browser.says("Nothing fits: no machine takes such work now.").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_text("Nothing fits: no machine takes such work now.").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn the_api_is_linked_to_searched_and_tried() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
     // The short address leads to the page, and on to the operation.
-    desk.open("/docs#getJob");
-    browser.says(&format!("curl -s http://{}/v1/jobs/USER/JOB", desk.address)).await;
-    assert_eq!(desk.path(), "/console/docs");
-    browser.holds("return document.activeElement.closest('.operation').id === 'getJob'").await;
+    fixture.open("/docs#getJob");
+    browser.wait_for_text(&format!("curl -s http://{}/v1/jobs/USER/JOB", fixture.address)).await;
+    assert_eq!(fixture.path(), "/console/docs");
+    browser
+        .wait_for_script("return document.activeElement.closest('.operation').id === 'getJob'")
+        .await;
     let _ = browser.run("document.getElementById('getJob-user').focus()");
-    browser.types("dev");
+    browser.type_text("dev");
     browser.press(&[key::TAB]);
-    browser.types("web");
-    browser.says(&format!("curl -s http://{}/v1/jobs/dev/web", desk.address)).await;
+    browser.type_text("web");
+    browser.wait_for_text(&format!("curl -s http://{}/v1/jobs/dev/web", fixture.address)).await;
     browser.press(&[key::ENTER]);
-    browser.says("status 200 · cell-index").await;
-    browser.says("\"name\": \"web\"").await;
+    browser.wait_for_text("status 200 · cell-index").await;
+    browser.wait_for_text("\"name\": \"web\"").await;
     // What changes something is shown and not sent; its fields are opened one below the other.
-    desk.open("/console/docs#submitJob");
-    browser.says("-L -X POST -H 'content-type: application/json' --data @body.json").await;
+    fixture.open("/console/docs#submitJob");
+    browser.wait_for_text("-L -X POST -H 'content-type: application/json' --data @body.json").await;
     assert_eq!(browser.run("return document.querySelector('#submitJob form')"), Value::Null);
     browser.click("#submitJob .fields summary").await;
-    browser.says("integer, 1 to 200000").await;
-    browser.says("What every task of the job runs and needs").await;
+    browser.wait_for_text("integer, 1 to 200000").await;
+    browser.wait_for_text("What every task of the job runs and needs").await;
     let task = "const fields = [...document.querySelectorAll('#submitJob .fields .fields > li')];
         fields.find((one) => one.querySelector('.name').textContent === 'task')
             .querySelector('summary').click()";
     let _ = browser.run(task);
-    browser.says("Milliseconds between the warning signal and the kill").await;
+    browser.wait_for_text("Milliseconds between the warning signal and the kill").await;
     let _ = browser.run("document.activeElement.blur()");
     browser.press(&["/"]);
-    browser.types("undrain");
-    browser.says("1 operation").await;
-    browser.holds("return location.search === '?q=undrain'").await;
+    browser.type_text("undrain");
+    browser.wait_for_text("1 operation").await;
+    browser.wait_for_script("return location.search === '?q=undrain'").await;
     let ids = "return [...document.querySelectorAll('.operation')].map((one) => one.id).join()";
     assert_eq!(browser.run(ids), "stopDrain");
     // Whoever goes back in the words is not led away to where the address led first.
     browser.press(&[key::BACKSPACE; 6]);
-    browser.holds("return document.getElementById('submitJob') !== null").await;
+    browser.wait_for_script("return document.getElementById('submitJob') !== null").await;
     browser.press(&[key::BACKSPACE]);
-    browser.holds("return document.querySelector('[data-filter]').value === ''").await;
-    browser.types("nothing-like-that");
-    browser.says("No operation has all of these words.").await;
-    desk.open("/console/docs#of-machines");
-    browser.holds("return scrollY > 400").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_script("return document.querySelector('[data-filter]').value === ''").await;
+    browser.type_text("nothing-like-that");
+    browser.wait_for_text("No operation has all of these words.").await;
+    fixture.open("/console/docs#of-machines");
+    browser.wait_for_script("return scrollY > 400").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn past_events_are_told_as_the_command_line_tells_them() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.run(&json!({
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.run(&json!({
         "name": "bad", "count": 1, "priority": 120, "restart": { "max_failures": 0 },
         "task": { "limits": { "cpu": 100, "ram": 16 << 20 }, "command": ["sh", "-c", "exit 3"] },
     }));
-    desk.open("/console/jobs/dev/bad");
-    desk.browser.says("1 failed").await;
+    fixture.open("/console/jobs/dev/bad");
+    fixture.browser.wait_for_text("1 failed").await;
     // Loaded anew, the page has nothing but history.
-    desk.open("/console/jobs/dev/bad");
-    let told = desk.cli(&["events", "--job", "dev/bad", "-o", "json"]);
-    let told: Vec<Value> = serde_json::from_str(&told).expect("a list of events");
-    assert!(told.len() > 3, "{told:#?}");
-    for event in told {
-        desk.browser.says(event["text"].as_str().expect("a sentence")).await;
+    fixture.open("/console/jobs/dev/bad");
+    let events = fixture.cli(&["events", "--job", "dev/bad", "-o", "json"]);
+    let events: Vec<Value> = serde_json::from_str(&events).expect("a list of events");
+    assert!(events.len() > 3, "{events:#?}");
+    for event in events {
+        fixture.browser.wait_for_text(event["text"].as_str().expect("a sentence")).await;
     }
-    desk.nothing_is_wrong();
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn a_link_into_the_api_keeps_its_search_if_that_finds_what_it_names() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
     let at = |place: &str| format!("return location.href.endsWith('/console/docs{place}')");
     let open = "return document.querySelector('#stopDrain .details') !== null";
-    desk.open("/docs/?q=drain#stopDrain");
-    browser.holds(open).await;
-    browser.holds(&at("?q=drain#stopDrain")).await;
+    fixture.open("/docs/?q=drain#stopDrain");
+    browser.wait_for_script(open).await;
+    browser.wait_for_script(&at("?q=drain#stopDrain")).await;
     assert_eq!(browser.run("return document.getElementById('getJob')"), Value::Null);
-    desk.open("/docs?q=users#stopDrain");
-    browser.holds(open).await;
-    browser.holds(&at("#stopDrain")).await;
-    browser.holds("return document.querySelector('[data-filter]').value === ''").await;
-    desk.nothing_is_wrong();
+    fixture.open("/docs?q=users#stopDrain");
+    browser.wait_for_script(open).await;
+    browser.wait_for_script(&at("#stopDrain")).await;
+    browser.wait_for_script("return document.querySelector('[data-filter]').value === ''").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn fields_of_the_api_take_spaces_and_none_at_their_ends_are_sent() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/docs#listJobs");
-    browser.says("Try it").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/docs#listJobs");
+    browser.wait_for_text("Try it").await;
     let _ = browser.run("document.getElementById('listJobs-selector').focus()");
-    browser.types(" a b ");
-    browser.holds("return document.activeElement.value === ' a b '").await;
-    browser.says("/v1/jobs?selector=a%20b'").await;
-    desk.open("/console/docs#getUser");
-    browser.says("Try it").await;
+    browser.type_text(" a b ");
+    browser.wait_for_script("return document.activeElement.value === ' a b '").await;
+    browser.wait_for_text("/v1/jobs?selector=a%20b'").await;
+    fixture.open("/console/docs#getUser");
+    browser.wait_for_text("Try it").await;
     let _ = browser.run("document.getElementById('getUser-user').focus()");
-    browser.types(" ");
-    browser.holds("return !document.activeElement.validity.valid").await;
-    browser.types("dev ");
+    browser.type_text(" ");
+    browser.wait_for_script("return !document.activeElement.validity.valid").await;
+    browser.type_text("dev ");
     browser.press(&[key::ENTER]);
-    browser.says("status 200").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_text("status 200").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn answers_of_the_api_are_shown_as_they_came() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/docs#listUsers");
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/docs#listUsers");
     browser.click("#listUsers form button").await;
-    browser.says("\"until\": 18446744073709551615\n").await;
-    browser.says("\"capabilities\": [],\n").await;
+    browser.wait_for_text("\"until\": 18446744073709551615\n").await;
+    browser.wait_for_text("\"capabilities\": [],\n").await;
     // Numbers that a browser would round are no bounds.
-    desk.open("/console/docs#removeMaster");
-    browser.says("path, integer, 1 or more").await;
-    desk.nothing_is_wrong();
+    fixture.open("/console/docs#removeMaster");
+    browser.wait_for_text("path, integer, 1 or more").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn every_operation_of_the_api_can_be_read_and_only_there_is_its_script_loaded() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
     let loaded = "return performance.getEntriesByType('resource')
         .filter((one) => /(docs|schema)[.]js$/.test(one.name)).length";
-    desk.open("/console/jobs");
-    browser.says("No jobs yet").await;
+    fixture.open("/console/jobs");
+    browser.wait_for_text("No jobs yet").await;
     browser.press(&["?"]);
-    browser.says("g a").await;
+    browser.wait_for_text("g a").await;
     assert_eq!(browser.run(loaded), 0);
     browser.press(&[key::ESCAPE]);
-    browser.holds("return !document.querySelector('dialog')").await;
+    browser.wait_for_script("return !document.querySelector('dialog')").await;
     browser.press(&["g", "a"]);
-    browser.says("Submit a job.").await;
-    assert_eq!((desk.path().as_str(), browser.run(loaded)), ("/console/docs", json!(2)));
+    browser.wait_for_text("Submit a job.").await;
+    assert_eq!((fixture.path().as_str(), browser.run(loaded)), ("/console/docs", json!(2)));
     browser.resize(390, 844);
     let open = "for (const one of document.querySelectorAll('.operation h3 button')) one.click();
         return document.querySelectorAll('.operation').length";
     let all = browser.run(open);
-    browser.holds(&format!("return document.querySelectorAll('.details').length === {all}")).await;
+    browser
+        .wait_for_script(&format!("return document.querySelectorAll('.details').length === {all}"))
+        .await;
     let commands = "return [...document.querySelectorAll('.details')]
         .every((one) => /^(curl|cell exec) /.test(one.querySelector('.command code').textContent))";
     assert_eq!(browser.run(commands), true);
@@ -478,11 +501,11 @@ async fn every_operation_of_the_api_can_be_read_and_only_there_is_its_script_loa
     assert!(!text.contains("[object") && !text.contains("undefined"), "{text}");
     let wide = browser.run("return document.documentElement.scrollWidth");
     assert!(wide.as_u64() <= Some(390), "{wide} wide");
-    browser.picture(&pictures().join("docs-open-390.png"));
-    desk.nothing_is_wrong();
+    browser.screenshot(&pictures().join("docs-open-390.png"));
+    fixture.assert_no_problems();
 }
 
-/// Run in the page: what the worker says of a stream in pieces is left in `window.heard`.
+/// Run in the page: what the worker says of a stream in pieces is left in `window.expected`.
 const PICTURES: &str = r#"
     const worker = new Worker("/console/picture.js", { type: "module" });
     window.heard = [];
@@ -508,18 +531,18 @@ const PICTURES: &str = r#"
 
 #[tokio::test]
 async fn the_worker_makes_columns_of_what_the_watch_says() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.open("/console/jobs");
-    let _ = desk.browser.run(PICTURES);
-    desk.browser.holds("return window.heard.length === 4").await;
-    let heard = [
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.open("/console/jobs");
+    let _ = fixture.browser.run(PICTURES);
+    fixture.browser.wait_for_script("return window.heard.length === 4").await;
+    let expected = [
         "1 größer,m2,m10 1,2,3 10,-1,30",
         "2 as before 1,5,3 10,50,30",
         "3 m1,m2,m10 1,5,3,7 10,50,30,70",
         "4 alone 8 80",
     ];
-    assert_eq!(desk.browser.run("return window.heard"), json!(heard));
-    desk.nothing_is_wrong();
+    assert_eq!(fixture.browser.run("return window.heard"), json!(expected));
+    fixture.assert_no_problems();
 }
 
 /// Run before the page: workers are counted and find no file until `window.mended`, and each word
@@ -541,93 +564,98 @@ const BROKEN: &str = r#"
 
 #[tokio::test]
 async fn a_worker_that_broke_has_a_successor_and_only_a_picture_is_live() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
     let script = json!({ "source": BROKEN });
     browser.devtools("Page.addScriptToEvaluateOnNewDocument", script);
-    desk.open("/");
+    fixture.open("/");
     // The watch has its connection long before the third.
-    browser.holds("return window.workers.length >= 3").await;
+    browser.wait_for_script("return window.workers.length >= 3").await;
     assert_eq!(browser.run("return window.fresh.includes('live')"), false);
-    browser.says("The picture of the cell could not be read.").await;
+    browser.wait_for_text("The picture of the cell could not be read.").await;
     let _ = browser.run("window.mended = true");
-    browser.says("tasks running").await;
-    browser.holds("return window.fresh.at(-1) === 'live'").await;
+    browser.wait_for_text("tasks running").await;
+    browser.wait_for_script("return window.fresh.at(-1) === 'live'").await;
     // Neither the word that begins a connection nor bytes of one: it cannot be read.
     let _ = browser.run("window.count = workers.length; workers.at(-1).postMessage({})");
-    browser.holds("return workers.length === window.count + 1").await;
-    desk.submit("late", 2, 100, TALK);
+    browser.wait_for_script("return workers.length === window.count + 1").await;
+    fixture.submit("late", 2, 100, TALKING_SCRIPT);
     let seen = "return document.body.innerText.replaceAll('\\n', ' ').includes('2 tasks running')";
-    browser.holds(seen).await;
-    browser.holds("return window.fresh.slice(-2).join() === 'reconnecting,live'").await;
+    browser.wait_for_script(seen).await;
+    browser.wait_for_script("return window.fresh.slice(-2).join() === 'reconnecting,live'").await;
 }
 
 #[tokio::test]
 async fn what_an_earlier_attempt_wrote_can_be_read() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, "echo word $CELL_ATTEMPT; test $CELL_ATTEMPT -gt 1 && sleep 1000");
-    let browser = &desk.browser;
-    desk.open("/console/jobs/dev/web/0");
-    browser.says("word 2").await;
-    desk.open("/console/jobs/dev/web/0");
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit(
+        "web",
+        1,
+        100,
+        "echo word $CELL_ATTEMPT; test $CELL_ATTEMPT -gt 1 && sleep 1000",
+    );
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web/0");
+    browser.wait_for_text("word 2").await;
+    fixture.open("/console/jobs/dev/web/0");
     let written = |b: &Browser| b.run("return document.querySelector('.logs')?.textContent ?? ''");
     browser.until("the second attempt alone", |b| (written(b) == "word 2\n").then_some(())).await;
     browser.click("[aria-label='From attempt'] button:last-child").await;
     let both = "── attempt 1 ──\nword 1\n\n── attempt 2 ──\nword 2\n";
     browser.until("the first one too", |b| (written(b) == both).then_some(())).await;
-    browser.says("Attempt 1 on local").await;
+    browser.wait_for_text("Attempt 1 on local").await;
     assert_eq!(browser.run("return location.search"), "?attempt=1");
-    desk.nothing_is_wrong();
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn changes_ask_first_and_then_happen() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs/dev/web");
-    browser.says("1 running").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web");
+    browser.wait_for_text("1 running").await;
     browser.click("button.danger").await;
-    browser.says("Stop dev/web?").await;
+    browser.wait_for_text("Stop dev/web?").await;
     // The way out has the focus, so that a careless Enter changes nothing.
     browser.press(&[key::ENTER]);
-    browser.holds("return !document.querySelector('dialog')").await;
-    assert!(desk.cli(&["job", "status", "dev/web"]).contains("running"));
+    browser.wait_for_script("return !document.querySelector('dialog')").await;
+    assert!(fixture.cli(&["job", "status", "dev/web"]).contains("running"));
     browser.click("button.danger").await;
     browser.click("dialog button.danger").await;
-    browser.says("1 stopped").await;
-    browser.holds("return !document.querySelector('button.danger')").await;
-    desk.open("/console/machines/local");
-    browser.says("Drain…").await;
+    browser.wait_for_text("1 stopped").await;
+    browser.wait_for_script("return !document.querySelector('button.danger')").await;
+    fixture.open("/console/machines/local");
+    browser.wait_for_text("Drain…").await;
     browser.click(".actions button").await;
     browser.click("dialog button.primary").await;
-    browser.says("Undrain…").await;
-    browser.says("draining").await;
-    browser.says("Nothing runs here any more").await;
-    assert!(desk.cli(&["machine", "show", "local"]).contains("drain"));
-    desk.nothing_is_wrong();
+    browser.wait_for_text("Undrain…").await;
+    browser.wait_for_text("draining").await;
+    browser.wait_for_text("Nothing runs here any more").await;
+    assert!(fixture.cli(&["machine", "show", "local"]).contains("drain"));
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn a_job_is_tried_and_then_run() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/jobs");
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs");
     browser.click(".run-job").await;
-    browser.says("Run a job").await;
+    browser.wait_for_text("Run a job").await;
     browser.click("dialog input").await;
-    browser.types("dev");
+    browser.type_text("dev");
     browser.click("dialog button[type=submit]").await;
-    browser.says("dev/hello would be created.").await;
+    browser.wait_for_text("dev/hello would be created.").await;
     browser.click("dialog button.primary").await;
-    browser.says("dev/hello was created.").await;
-    assert!(desk.cli(&["job", "status", "dev/hello"]).contains("version 1"));
+    browser.wait_for_text("dev/hello was created.").await;
+    assert!(fixture.cli(&["job", "status", "dev/hello"]).contains("version 1"));
     // The same again changes nothing; another priority is told before it is done.
     browser.click(".run-job").await;
     browser.click("dialog input").await;
-    browser.types("dev");
+    browser.type_text("dev");
     browser.click("dialog button[type=submit]").await;
-    browser.says("dev/hello is so already, at version 1.").await;
+    browser.wait_for_text("dev/hello is so already, at version 1.").await;
     let edited = browser.run(
         "const field = document.querySelector('dialog textarea');
          field.value = field.value.replace('100,', '110,');
@@ -635,28 +663,28 @@ async fn a_job_is_tried_and_then_run() {
     );
     assert_eq!(edited, true);
     browser.click("dialog button[type=submit]").await;
-    browser.says("dev/hello would be updated to version 2.").await;
-    browser.says("priority: 100 → 110").await;
+    browser.wait_for_text("dev/hello would be updated to version 2.").await;
+    browser.wait_for_text("priority: 100 → 110").await;
     browser.click("dialog button.primary").await;
-    browser.says("dev/hello is being updated to version 2.").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_text("dev/hello is being updated to version 2.").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn an_update_is_told_and_can_be_undone() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 2, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs/dev/web");
-    browser.says("2 running").await;
-    desk.submit("web", 2, 100, "sleep 1000");
-    browser.says("ago. 2 of 2 tasks at version 2").await;
-    browser.says("Update complete, not closed yet").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 2, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web");
+    browser.wait_for_text("2 running").await;
+    fixture.submit("web", 2, 100, "sleep 1000");
+    browser.wait_for_text("ago. 2 of 2 tasks at version 2").await;
+    browser.wait_for_text("Update complete, not closed yet").await;
     browser.click(".update button").await;
-    browser.says("Undo the update of dev/web?").await;
+    browser.wait_for_text("Undo the update of dev/web?").await;
     browser.click("dialog button.primary").await;
-    browser.says("Update being undone").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_text("Update being undone").await;
+    fixture.assert_no_problems();
 }
 
 /// The rows that are in sight; blanks within a row do not break.
@@ -670,7 +698,7 @@ async fn shows(browser: &Browser, words: &str) {
 }
 
 fn enter(browser: &Browser, line: &str) {
-    browser.types(line);
+    browser.type_text(line);
     browser.press(&[key::ENTER]);
 }
 
@@ -681,23 +709,23 @@ async fn colour_of(browser: &Browser, text: &str, property: &str, colour: &str) 
         "return [...document.querySelectorAll('.xterm-rows span')].some((one) =>
             one.textContent === '{text}' && getComputedStyle(one).{property} === '{colour}')"
     );
-    browser.holds(&script).await;
+    browser.wait_for_script(&script).await;
 }
 
 #[tokio::test]
 async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
     browser.resize(1280, 900);
-    desk.open("/console/jobs/dev/web/0");
-    browser.says("the time is").await;
-    browser.holds("return !document.querySelector('.exec button').disabled").await;
+    fixture.open("/console/jobs/dev/web/0");
+    browser.wait_for_text("the time is").await;
+    browser.wait_for_script("return !document.querySelector('.exec button').disabled").await;
     // The keyboard is enough.
     assert_eq!(browser.run("document.querySelector('.exec input').focus(); return true"), true);
     browser.press(&[key::ENTER]);
-    browser.holds("return document.activeElement.matches('.terminal textarea')").await;
-    browser.says("Keys go to the command").await;
+    browser.wait_for_script("return document.activeElement.matches('.terminal textarea')").await;
+    browser.wait_for_text("Keys go to the command").await;
     browser.until("a prompt", |b| (b.run(SCREEN).as_str()?.trim() != "").then_some(())).await;
     enter(browser, "echo \"<$((6 * 7)) $CELL_JOB $TERM>\"");
     shows(browser, "<42 web xterm-256color>").await;
@@ -710,18 +738,20 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     enter(browser, "echo begin $((2 + 1)); sleep 1000");
     shows(browser, "begin 3").await;
     browser.press_with(key::CONTROL, "c");
-    browser.types("echo \"<code $?");
+    browser.type_text("echo \"<code $?");
     browser.press(&["x", key::BACKSPACE]);
     enter(browser, ">\"");
     shows(browser, "<code 130>").await;
     let above = "document.querySelector('.inside').scrollIntoView(); return true";
     assert_eq!(browser.run(above), true);
     for scheme in ["dark", "light"] {
-        browser.prefer(scheme);
+        browser.set_color_scheme(scheme);
         browser
-            .holds(&format!("return document.documentElement.dataset.theme === '{scheme}'"))
+            .wait_for_script(&format!(
+                "return document.documentElement.dataset.theme === '{scheme}'"
+            ))
             .await;
-        browser.picture(&pictures().join(format!("terminal-{scheme}.png")));
+        browser.screenshot(&pictures().join(format!("terminal-{scheme}.png")));
     }
     for_the_guide(browser, "console-terminal.png");
     pastes_copies_and_scrolls(browser).await;
@@ -735,16 +765,18 @@ async fn a_terminal_in_a_task_takes_keys_and_shows_what_comes() {
     browser.press(&[key::TAB]);
     assert_eq!(browser.run("return document.activeElement.tagName"), "TEXTAREA");
     browser.press_with(key::SHIFT, key::TAB);
-    browser.holds("return document.activeElement.textContent === 'End the session'").await;
+    browser
+        .wait_for_script("return document.activeElement.textContent === 'End the session'")
+        .await;
     browser.press(&[key::TAB]);
-    browser.holds("return document.activeElement.matches('.terminal textarea')").await;
+    browser.wait_for_script("return document.activeElement.matches('.terminal textarea')").await;
     browser.press_with(key::CONTROL, "u");
     enter(browser, "printf '\\033[H\\033[2Jclean\\n'; exit 3");
-    browser.says("Ended with exit code 3.").await;
+    browser.wait_for_text("Ended with exit code 3.").await;
     let is_clean = |b: &Browser| (b.run(SCREEN).as_str()?.trim() == "clean").then_some(());
     browser.until("a clean screen", is_clean).await;
-    desk.nothing_is_wrong();
-    let audit = desk.cli(&["audit", "--output", "json"]);
+    fixture.assert_no_problems();
+    let audit = fixture.cli(&["audit", "--output", "json"]);
     assert!(audit.contains("exec [\\\"sh\\\"]"), "{audit}");
 }
 
@@ -781,7 +813,7 @@ async fn pastes_copies_and_scrolls(browser: &Browser) {
     shows(browser, "back\n").await;
 }
 
-/// Run in the page: what does not hold of the parts of a terminal is left in `window.said`.
+/// Run in the page: what does not hold of the parts of a terminal is left in `window.command_output`.
 const PARTS: &str = r#"(async () => {
     const { FrameReader, emulate, words, writer } = await import("/console/terminal.js");
     const said = [];
@@ -875,21 +907,21 @@ const PARTS: &str = r#"(async () => {
 
 #[tokio::test]
 async fn what_a_terminal_is_made_of_stands_what_comes() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs/dev/web/0");
-    browser.says("the time is").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web/0");
+    browser.wait_for_text("the time is").await;
     let _ = browser.run(PARTS);
-    browser.holds("return window.said !== undefined").await;
+    browser.wait_for_script("return window.said !== undefined").await;
     assert_eq!(browser.run("return window.said.join('; ')"), "");
     // A command that was not written to its end is not run, and not another in its place.
-    browser.holds("return !document.querySelector('.exec button').disabled").await;
+    browser.wait_for_script("return !document.querySelector('.exec button').disabled").await;
     assert_eq!(browser.run("document.querySelector('.exec input').focus(); return true"), true);
     enter(browser, " -c 'echo");
-    browser.says("a quote (') that is not closed").await;
+    browser.wait_for_text("a quote (') that is not closed").await;
     assert_eq!(browser.run("return document.querySelector('.terminal') === null"), true);
-    desk.nothing_is_wrong();
+    fixture.assert_no_problems();
 }
 
 /// A page of somebody else, and where it is.
@@ -901,9 +933,9 @@ fn foreign_page() -> String {
             let mut stream = stream.expect("a browser");
             let page = "<!doctype html><link rel=icon href=data:,><main>elsewhere</main>";
             let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html";
-            let mut asked = [0; 4096];
+            let mut buffer = [0; 4096];
             // What it asks for, it gets the one page.
-            let _ = stream.read(&mut asked);
+            let _ = stream.read(&mut buffer);
             let answer = format!("{head}\r\nContent-Length: {}\r\n\r\n{page}", page.len());
             stream.write_all(answer.as_bytes()).expect("the browser reads");
         }
@@ -913,13 +945,13 @@ fn foreign_page() -> String {
 
 #[tokio::test]
 async fn no_page_of_somebody_else_gets_into_a_task() {
-    let Some(desk) = Desk::set().await else { return };
-    desk.submit("web", 1, 100, TALK);
-    let browser = &desk.browser;
-    desk.open("/console/jobs/dev/web/0");
-    browser.says("the time is").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    fixture.submit("web", 1, 100, TALKING_SCRIPT);
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs/dev/web/0");
+    browser.wait_for_text("the time is").await;
     // With the token of the cell: where a script comes from decides even if it has stolen that.
-    let (address, token) = (&desk.address, desk.token());
+    let (address, token) = (&fixture.address, fixture.token());
     let script = format!(
         "const s = new WebSocket('ws://{address}/v1/jobs/dev/web/tasks/0/exec?command=[%22sh%22]',
              ['cell-exec', 'cell-token.{token}']);
@@ -928,54 +960,54 @@ async fn no_page_of_somebody_else_gets_into_a_task() {
     );
     // The very script that works on a page of the master.
     let _ = browser.run(&script);
-    browser.holds("return window.came === 'in'").await;
-    desk.nothing_is_wrong();
-    browser.go(&foreign_page());
+    browser.wait_for_script("return window.came === 'in'").await;
+    fixture.assert_no_problems();
+    browser.navigate(&foreign_page());
     let _ = browser.run(&script);
-    browser.holds("return window.came === 'out'").await;
+    browser.wait_for_script("return window.came === 'out'").await;
     let problems = browser.problems();
     assert!(problems.iter().all(|problem| problem.contains("403")), "{problems:#?}");
 }
 
 #[tokio::test]
 async fn a_printed_address_is_taken_by_a_page_that_is_open_already() {
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/jobs");
-    browser.says("No jobs yet").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs");
+    browser.wait_for_text("No jobs yet").await;
     let _ = browser.run("sessionStorage.setItem('cell.token', 'that of a cell before')");
-    let token = desk.token();
-    browser.go(&format!("http://{}/console/jobs#token={token}", desk.address));
+    let token = fixture.token();
+    browser.navigate(&format!("http://{}/console/jobs#token={token}", fixture.address));
     let taken = format!(
         "return sessionStorage.getItem('cell.token') === '{token}' && location.hash === ''
              && performance.getEntriesByType('navigation')[0].type === 'reload'"
     );
-    browser.holds(&taken).await;
-    browser.says("No jobs yet").await;
-    desk.nothing_is_wrong();
+    browser.wait_for_script(&taken).await;
+    browser.wait_for_text("No jobs yet").await;
+    fixture.assert_no_problems();
 }
 
 #[tokio::test]
 async fn a_cell_with_identities_asks_who_is_there() {
     let folder = Folder::new();
     let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
-    let (_master, address) = guarded_master(&folder).await;
-    browser.go(&format!("https://{address}/"));
-    browser.says("Who asks?").await;
+    let (_master, address) = start_secure_master(&folder).await;
+    browser.navigate(&format!("https://{address}/"));
+    browser.wait_for_text("Who asks?").await;
     let refused = browser.problems();
     assert!(refused.iter().all(|problem| problem.contains("401")), "{refused:#?}");
     let contexts = fs::read_to_string(folder.path("contexts.toml")).expect("contexts");
     let token = contexts.split("token = \"").nth(1).and_then(|rest| rest.split('"').next());
-    browser.holds("return document.activeElement.type === 'password'").await;
-    browser.types(token.expect("a token"));
+    browser.wait_for_script("return document.activeElement.type === 'password'").await;
+    browser.type_text(token.expect("a token"));
     browser.press(&[key::ENTER]);
-    browser.says("No machine has joined yet").await;
+    browser.wait_for_text("No machine has joined yet").await;
     // What was refused before the token may be logged late; with it, nothing is.
     let late = browser.problems();
     assert!(late.iter().all(|problem| problem.contains("401")), "{late:#?}");
-    browser.go(&format!("https://{address}/console/jobs"));
-    browser.go(&format!("https://{address}/"));
-    browser.says("No machine has joined yet").await;
+    browser.navigate(&format!("https://{address}/console/jobs"));
+    browser.navigate(&format!("https://{address}/"));
+    browser.wait_for_text("No machine has joined yet").await;
     let problems = browser.problems();
     assert!(problems.is_empty(), "{problems:#?}");
     assert_eq!(browser.run("return localStorage.length"), 0, "a token is kept for the tab alone");
@@ -984,10 +1016,10 @@ async fn a_cell_with_identities_asks_who_is_there() {
 #[tokio::test]
 async fn ten_thousand_jobs_are_a_list_like_any_other() {
     const JOBS: u32 = 10_000;
-    let Some(desk) = Desk::set().await else { return };
-    let browser = &desk.browser;
-    desk.open("/console/jobs");
-    browser.says("No jobs yet").await;
+    let Some(fixture) = ConsoleFixture::start().await else { return };
+    let browser = &fixture.browser;
+    fixture.open("/console/jobs");
+    browser.wait_for_text("No jobs yet").await;
     // None of them fits, so none runs.
     let submit = format!(
         "const items = Array.from({{ length: {JOBS} }}, (_, n) => ({{ submit_job: {{ owner: 'dev', spec: {{
@@ -997,44 +1029,44 @@ async fn ten_thousand_jobs_are_a_list_like_any_other() {
          fetch('/v1/batch', {{ method: 'POST', body: JSON.stringify({{ items }}),
              headers: {{ 'content-type': 'application/json', authorization: 'Bearer {}' }} }})
              .then((answer) => answer.json()).then((said) => {{ window.said = said; }});",
-        desk.token()
+        fixture.token()
     );
     let _ = browser.run(&submit);
-    browser.says("10,000 jobs").await;
+    browser.wait_for_text("10,000 jobs").await;
     let rows = "return document.querySelectorAll('tbody tr').length";
     assert!(browser.run(rows).as_u64() <= Some(100), "rows are shown as they are asked for");
-    browser.says("Show more").await;
+    browser.wait_for_text("Show more").await;
     browser.press(&["/"]);
-    browser.types("job-9999");
-    browser.says("1 job").await;
-    browser.holds("return document.querySelectorAll('tbody tr').length === 1").await;
+    browser.type_text("job-9999");
+    browser.wait_for_text("1 job").await;
+    browser.wait_for_script("return document.querySelectorAll('tbody tr').length === 1").await;
     // Loaded anew, it comes in short.
-    desk.open("/console/jobs?q=shard%3D7&sort=-name");
-    browser.says("1,000 jobs").await;
-    browser.says("job-9997").await;
-    desk.nothing_is_wrong();
+    fixture.open("/console/jobs?q=shard%3D7&sort=-name");
+    browser.wait_for_text("1,000 jobs").await;
+    browser.wait_for_text("job-9997").await;
+    fixture.assert_no_problems();
 }
 
 /// What the guide shows is what the console looks like: written on demand, not by every run.
 #[tokio::test]
 async fn the_map_shows_many_machines() {
-    let Some(desk) = Desk::with(&["--machines", "150"]).await else { return };
-    desk.cli(&["quota", "set", "dev", "production", "--cpu", "200", "--ram", "1TiB"]);
+    let Some(fixture) = ConsoleFixture::start_with(&["--machines", "150"]).await else { return };
+    fixture.cli(&["quota", "set", "dev", "production", "--cpu", "200", "--ram", "1TiB"]);
     for (name, count, cpu, priority) in [
         ("frontend", 40, 1500, 220),
         ("search", 60, 900, 210),
         ("crawler", 50, 2200, 120),
         ("mail", 30, 700, 140),
     ] {
-        desk.submit_at(priority, name, count, cpu, "run");
+        fixture.submit_at(priority, name, count, cpu, "run");
     }
-    desk.cli(&["machine", "drain", "dev-7"]);
-    let browser = &desk.browser;
+    fixture.cli(&["machine", "drain", "dev-7"]);
+    let browser = &fixture.browser;
     browser.resize(1280, 900);
-    desk.open("/");
-    browser.says("150\nmachines").await;
-    browser.says("180\ntasks running").await;
-    browser.says("1 draining").await;
+    fixture.open("/");
+    browser.wait_for_text("150\nmachines").await;
+    browser.wait_for_text("180\ntasks running").await;
+    browser.wait_for_text("1 draining").await;
     let painted = "const c = document.querySelector('.heat canvas');
         const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
         const seen = new Set();
@@ -1044,31 +1076,31 @@ async fn the_map_shows_many_machines() {
         .until("squares of several colours", |b| (b.run(painted).as_u64() > Some(3)).then_some(()))
         .await;
     for measure in ["used", "limit", "band"] {
-        desk.open(&format!("/console/?show={measure}"));
-        browser.says("180\ntasks running").await;
-        browser.picture(&pictures().join(format!("map-{measure}.png")));
+        fixture.open(&format!("/console/?show={measure}"));
+        browser.wait_for_text("180\ntasks running").await;
+        browser.screenshot(&pictures().join(format!("map-{measure}.png")));
     }
-    keep_for_the_guide(&desk).await;
-    desk.nothing_is_wrong();
+    keep_for_the_guide(&fixture).await;
+    fixture.assert_no_problems();
 }
 
 fn for_the_guide(browser: &Browser, name: &str) {
     if std::env::var_os("UPDATE_PICTURES").is_some() {
         let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide/images");
-        browser.picture(&guide.join(name));
+        browser.screenshot(&guide.join(name));
     }
 }
 
-async fn keep_for_the_guide(desk: &Desk) {
+async fn keep_for_the_guide(fixture: &ConsoleFixture) {
     for scheme in ["light", "dark"] {
-        desk.browser.prefer(scheme);
-        desk.open("/");
-        desk.browser.says("180\ntasks running").await;
-        for_the_guide(&desk.browser, &format!("console-overview-{scheme}.png"));
+        fixture.browser.set_color_scheme(scheme);
+        fixture.open("/");
+        fixture.browser.wait_for_text("180\ntasks running").await;
+        for_the_guide(&fixture.browser, &format!("console-overview-{scheme}.png"));
     }
-    desk.browser.prefer("light");
-    desk.browser.resize(390, 700);
-    desk.open("/console/jobs");
-    desk.browser.says("frontend").await;
-    for_the_guide(&desk.browser, "console-jobs-phone.png");
+    fixture.browser.set_color_scheme("light");
+    fixture.browser.resize(390, 700);
+    fixture.open("/console/jobs");
+    fixture.browser.wait_for_text("frontend").await;
+    for_the_guide(&fixture.browser, "console-jobs-phone.png");
 }

@@ -26,12 +26,12 @@ mod state;
 
 use cellwright_api::internal::{AgentReport, REPORT_FORMAT};
 use cellwright_cell::command::{Actor, Command, Entry, Request};
-use cellwright_cell::encode::text::{self, Pick};
+use cellwright_cell::encode::text::{self, RowFilter};
 use cellwright_cell::encode::{HEADER, Rows, save, save_entry};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
-use cellwright_master::peers::{PeerAnswer, PeerCall, RecordLog, RecordsTold};
-use cellwright_store::frame::{Frame, Place};
+use cellwright_master::peers::{PeerAnswer, PeerCall, RecordLog, RecordRange};
+use cellwright_store::frame::{FilePosition, Frame};
 use cellwright_store::{RaftAnswer, RaftCall};
 use serde::Serialize;
 use serde_json::json;
@@ -103,35 +103,38 @@ fn entry() -> Vec<u8> {
 fn records() -> Vec<u8> {
     let mut file = Vec::new();
     for (number, payload) in [(1, &b"what happened"[..]), (2, b"what happened then"), (3, b"")] {
-        let place = Place { offset: records::PLACE.offset + file.len() as u64, ..records::PLACE };
-        let frame = Frame { is_seal: payload.is_empty(), number, at: 9, payload };
+        let place = FilePosition {
+            offset: records::POSITION.offset + file.len() as u64,
+            ..records::POSITION
+        };
+        let frame = Frame { is_seal: payload.is_empty(), number, time_millis: 9, payload };
         file.extend(frame.encode(place).expect("it is short"));
     }
     file
 }
 
 /// Sound inputs of formats that may change from build to build, for a fuzzer to begin with.
-fn sound() -> Vec<(&'static str, Vec<u8>)> {
-    let raft = |call| PeerCall::Raft { era: 3, from: 2, call };
-    let told = RecordsTold { records: vec![(3, 4, vec![1, 2, 3])], upto: Some(9) };
+fn valid_inputs() -> Vec<(&'static str, Vec<u8>)> {
+    let raft = |call| PeerCall::Raft { log_epoch: 3, from: 2, call };
+    let reported = RecordRange { records: vec![(3, 4, vec![1, 2, 3])], upto: Some(9) };
     let mut all = vec![
         ("state", save(&dns::running())[HEADER..].to_vec()),
         ("entry", entry()),
         ("report", report()),
         ("records", records()),
-        ("peer", packed(&PeerAnswer::Foreign("restored".into()))),
-        ("peer", packed(&PeerAnswer::Records(told))),
-        ("peer", packed(&PeerAnswer::Raft(RaftAnswer::Refused { why: "no room".into() }))),
+        ("peer", packed(&PeerAnswer::WrongLog("restored".into()))),
+        ("peer", packed(&PeerAnswer::Records(reported))),
+        ("peer", packed(&PeerAnswer::Raft(RaftAnswer::Rejected { why: "no room".into() }))),
     ];
     let calls = [
         PeerCall::Usage,
         PeerCall::Records { log: RecordLog::Audit, after: 3, until: 900 },
-        raft(RaftCall::Room),
-        raft(RaftCall::Vouch { id: 3, name: Some("m3".into()) }),
+        raft(RaftCall::DiskSpace),
+        raft(RaftCall::VerifyVoter { id: 3, name: Some("m3".into()) }),
     ];
     all.extend(calls.iter().map(|call| ("peer", packed(call))));
-    let place = text::Place { index: 12, term: 1 };
-    let written = text::write(place, &Rows::of(&dns::running()), &Pick::default());
+    let place = text::LogPosition { index: 12, term: 1 };
+    let written = text::write(place, &Rows::of(&dns::running()), &RowFilter::default());
     all.push(("checkpoint", written.into_bytes()));
     all
 }
@@ -141,7 +144,7 @@ fn write_sound_ones() {
     if std::env::var_os("UPDATE_CORPORA").is_none() {
         return;
     }
-    for (number, (target, input)) in sound().into_iter().enumerate() {
+    for (number, (target, input)) in valid_inputs().into_iter().enumerate() {
         let folder = fuzz().join("corpus").join(target);
         fs::create_dir_all(&folder).expect("a folder");
         fs::write(folder.join(format!("sound-{number}")), input).expect("an input");

@@ -11,7 +11,7 @@ mod members;
 mod room;
 
 use cellwright_api::error::Code;
-use cellwright_tests::PATIENCE;
+use cellwright_tests::TIMEOUT;
 use cellwright_tests::hosts::Host;
 use cellwright_tests::load::{Load, add_register, read, write};
 use cellwright_tests::replicas::{Leader, Replicas, master};
@@ -36,7 +36,7 @@ enum Fault {
 }
 
 impl Fault {
-    fn strike(self, cell: &mut Replicas, victims: &[Host]) {
+    fn apply(self, cell: &mut Replicas, victims: &[Host]) {
         for &victim in victims {
             match self {
                 Fault::Kill => cell.kill(victim),
@@ -68,29 +68,29 @@ impl Fault {
 
 /// A cell at work, its leader and so many of its followers struck, healed, and checked.
 async fn survives(masters: usize, fault: Fault, followers: usize) {
-    let Some(mut cell) = Replicas::lay(masters).await else { return };
+    let Some(mut cell) = Replicas::launch(masters).await else { return };
     let load = Load::start(&cell, CLIENTS).await;
-    load.goes_on(&cell, 100).await;
+    load.wait_for_writes(&cell, 100).await;
     let old = cell.leader().await;
     // The prober has a connection before the fault, as a client at work would.
-    load.probe(old.host, PATIENCE).await;
+    load.probe(old.host, TIMEOUT).await;
     let mut victims = vec![old.host];
     victims.extend(cell.hosts.all().filter(|host| *host != old.host).take(followers));
     load.ledger().fault_begins();
     let struck = Instant::now();
-    fault.strike(&mut cell, &victims);
-    load.goes_on(&cell, 200).await;
+    fault.apply(&mut cell, &victims);
+    load.wait_for_writes(&cell, 200).await;
     let outage = load.ledger().outage();
     if fault == Fault::Stop {
         sleep_until(struck + STOPPED).await;
-        wake_with_a_question(&cell, &load, old).await;
+        resume_with_pending_read(&cell, &load, old).await;
     } else {
         let answered = load.probe(old.host, Duration::from_secs(3)).await;
         assert!(!answered, "a leader without a quorum answered a linearizable read");
         fault.heal(&mut cell, &victims);
     }
-    load.goes_on(&cell, 100).await;
-    let ledger = load.ends_well(&cell).await;
+    load.wait_for_writes(&cell, 100).await;
+    let ledger = load.stop_and_check(&cell).await;
     let new = cell.leader().await;
     assert!(new.term > old.term, "{new:?} after {old:?}");
     println!(
@@ -106,8 +106,8 @@ async fn survives(masters: usize, fault: Fault, followers: usize) {
 
 /// A read is waiting for the stopped leader when it continues; others lead by then. It may refuse,
 /// and it may answer with what is new, which the ledger judges.
-async fn wake_with_a_question(cell: &Replicas, load: &Load, old: Leader) {
-    let mut question = std::pin::pin!(load.probe(old.host, PATIENCE));
+async fn resume_with_pending_read(cell: &Replicas, load: &Load, old: Leader) {
+    let mut question = std::pin::pin!(load.probe(old.host, TIMEOUT));
     let early = timeout(Duration::from_millis(200), &mut question).await;
     assert!(early.is_err(), "a stopped process answered");
     cell.signal(old.host, Signal::CONT);
@@ -156,24 +156,24 @@ async fn five_masters_survive_the_cut_of_the_leader_with_another() {
 /// who hears the leader may listen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_hears_nothing_does_not_stop_the_others() {
-    let Some(cell) = Replicas::lay(3).await else { return };
+    let Some(cell) = Replicas::launch(3).await else { return };
     let load = Load::start(&cell, CLIENTS).await;
-    load.goes_on(&cell, 100).await;
+    load.wait_for_writes(&cell, 100).await;
     let leader = cell.leader().await.host;
     let victim = cell.hosts.all().find(|host| *host != leader).expect("a follower");
     load.ledger().fault_begins();
     cell.hosts.deafen(victim, leader);
-    load.goes_on(&cell, 300).await;
+    load.wait_for_writes(&cell, 300).await;
     let outage = load.ledger().outage();
     cell.hosts.heal();
-    load.goes_on(&cell, 100).await;
-    load.ends_well(&cell).await;
+    load.wait_for_writes(&cell, 100).await;
+    load.stop_and_check(&cell).await;
     println!("deaf follower: no write acknowledged for {} ms", outage.as_millis());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_quorum_writes_are_refused_clearly_and_stale_reads_go_on() {
-    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let Some(mut cell) = Replicas::launch(3).await else { return };
     let client = cell.client();
     add_register(&client, 0).await.expect("a user is added");
     write(&client, 0, 1).await.expect("a write");
@@ -187,16 +187,16 @@ async fn without_a_quorum_writes_are_refused_clearly_and_stale_reads_go_on() {
     impatient.attempt_timeout = impatient.deadline;
     let impatient = cellwright_api::client::Client::new(impatient).expect("a client");
     let unsure = [Code::NoQuorum, Code::NoLeader, Code::TimedOut];
-    let refused = write(&impatient, 0, 2).await.expect_err("nobody to write to");
-    assert!(refused.code().is_some_and(|code| unsure.contains(&code)), "{refused}");
-    let refused = read(&impatient, 0).await.expect_err("nobody is sure");
-    assert!(refused.code().is_some_and(|code| unsure.contains(&code)), "{refused}");
-    let stale = impatient.bytes_at(&master(leader), "/v1/users/writer-0", PATIENCE).await;
+    let rejection = write(&impatient, 0, 2).await.expect_err("nobody to write to");
+    assert!(rejection.code().is_some_and(|code| unsure.contains(&code)), "{rejection}");
+    let rejection = read(&impatient, 0).await.expect_err("nobody is sure");
+    assert!(rejection.code().is_some_and(|code| unsure.contains(&code)), "{rejection}");
+    let stale = impatient.bytes_at(&master(leader), "/v1/users/writer-0", TIMEOUT).await;
     assert!(stale.is_ok(), "a stale read needs nobody: {stale:?}");
     cell.start(others[0]);
     // The same write once more, under the same key: the first one may have counted or not.
     let client = cell.client();
-    timeout(PATIENCE, write(&client, 0, 2)).await.expect("in time").expect("a quorum again");
+    timeout(TIMEOUT, write(&client, 0, 2)).await.expect("in time").expect("a quorum again");
     assert_eq!(read(&client, 0).await.expect("a read").value, 2);
 }
 
@@ -226,14 +226,14 @@ fn cut_short(cell: &Replicas, host: Host) {
 
 #[tokio::test]
 async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
-    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let Some(mut cell) = Replicas::launch(3).await else { return };
     let client = cell.client();
     add_register(&client, 0).await.expect("a user is added");
     let before = write(&client, 0, 1).await.expect("a cell of three takes a change");
-    cell.healed(before).await;
+    cell.wait_until_healed(before).await;
     let config = cell.config(3).display().to_string();
-    let refused = cell.cell(&["master", "repair", "--config", &config]);
-    assert!(refused.is_err_and(|why| why.contains("stop the replica")), "it runs");
+    let rejection = cell.cell(&["master", "repair", "--config", &config]);
+    assert!(rejection.is_err_and(|why| why.contains("stop the replica")), "it runs");
     cell.kill(3);
     let whole = cell.cell(&["master", "repair", "--config", &config]).expect("it looks");
     assert!(whole.contains("nothing is to be repaired"), "{whole}");
@@ -251,7 +251,7 @@ async fn a_replica_with_a_damaged_log_is_rebuilt_from_its_peers() {
     assert!(again.contains("that was cut short"), "{again}");
     cell.start(3);
     let after = write(&client, 0, 2).await.expect("a change");
-    cell.healed(after).await;
+    cell.wait_until_healed(after).await;
     let status = cell.cell(&["master", "status"]).expect("a status");
     assert!(status.contains("m3") && !status.contains("no  "), "{status}");
 }

@@ -3,7 +3,7 @@
 //! what a user may not do is refused and taken down.
 
 use cellwright_agent::identity::Identity;
-use cellwright_api::client::{Client, ClientError, Settings};
+use cellwright_api::client::{ApiClientConfig, Client, ClientError};
 use cellwright_api::error::Code;
 use cellwright_api::internal::{AgentOrders, AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_api::types::{AddUser, AuditView, Changed, JobView, NewToken, Page};
@@ -11,12 +11,12 @@ use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
 use cellwright_identity::enroll::JoinToken;
-use cellwright_tests::alone::guarded_master;
-use cellwright_tests::binary::{cell, said};
+use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::folder::Folder;
+use cellwright_tests::local_cell::start_secure_master;
 use cellwright_tests::process::Process;
 use cellwright_tests::replicas::settings;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use hyper::Method;
 use std::path::PathBuf;
 use std::process::Command;
@@ -33,7 +33,7 @@ struct Master {
 impl Master {
     async fn start() -> Master {
         let folder = Folder::new();
-        let (process, address) = guarded_master(&folder).await;
+        let (process, address) = start_secure_master(&folder).await;
         let master = Master { process, address, folder };
         let ready = master.client("contexts.toml").text("/readyz").await;
         assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
@@ -43,14 +43,14 @@ impl Master {
     /// Whoever the contexts file speaks of.
     fn client(&self, contexts: &str) -> Client {
         let settings = settings(&self.folder.path(contexts));
-        let settings = Settings { attempt_timeout: PATIENCE, deadline: PATIENCE, ..settings };
+        let settings = ApiClientConfig { attempt_timeout: TIMEOUT, deadline: TIMEOUT, ..settings };
         Client::new(settings).expect("a client")
     }
 
     fn cell(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(cell());
         command.arg("--contexts").arg(self.folder.path("contexts.toml"));
-        said(command.args(arguments))
+        command_output(command.args(arguments))
     }
 
     fn token(&self, machine: &str, more: &[&str]) -> NewToken {
@@ -65,10 +65,10 @@ impl Master {
         let file = config.with_extension("token");
         // Of an earlier try.
         let _ = std::fs::remove_file(&file);
-        cellwright_identity::private::write_private(&file, token.as_bytes()).expect("a file");
+        cellwright_identity::private_files::write_private(&file, token.as_bytes()).expect("a file");
         let mut command = Command::new(cell());
         command.args(["agent", "join", "--master", &self.address, "--config"]).arg(&config);
-        said(command.arg("--token-file").arg(&file))?;
+        command_output(command.arg("--token-file").arg(&file))?;
         Ok(config)
     }
 
@@ -76,7 +76,8 @@ impl Master {
     fn plain_user(&self, user: &str) -> Client {
         let context = self.cell(&["user", "add", user]).expect("a user is added");
         let file = self.folder.path(user);
-        cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
+        cellwright_identity::private_files::write_private(&file, context.as_bytes())
+            .expect("a file");
         self.client(user)
     }
 }
@@ -88,24 +89,25 @@ async fn a_join_token_is_good_once_in_time_and_for_its_name() {
 
     let mut stolen = JoinToken::parse(&token).expect("a token");
     stolen.name = Name::new("machine-2").expect("a name");
-    let refused = master.join(stolen.text().expose(), "machine-2").expect_err("another's token");
-    assert!(refused.contains("machine-2"), "{refused}");
+    let rejection = master.join(stolen.text().expose(), "machine-2").expect_err("another's token");
+    assert!(rejection.contains("machine-2"), "{rejection}");
 
     let mut guessed = JoinToken::parse(&token).expect("a token");
     guessed.secret = cellwright_identity::secret::Secret::new("0".repeat(64));
-    let refused = master.join(guessed.text().expose(), "machine-1").expect_err("a guessed secret");
-    assert!(refused.contains("token"), "{refused}");
+    let rejection =
+        master.join(guessed.text().expose(), "machine-1").expect_err("a guessed secret");
+    assert!(rejection.contains("token"), "{rejection}");
 
     master.join(&token, "machine-1").expect("the token's own machine joins, once");
     std::fs::remove_file(master.folder.path("machine-1.toml")).expect("it was written");
-    let refused = master.join(&token, "machine-1").expect_err("a used token");
-    assert!(refused.contains("used"), "{refused}");
+    let rejection = master.join(&token, "machine-1").expect_err("a used token");
+    assert!(rejection.contains("used"), "{rejection}");
 
     let short = master.token("machine-3", &["--valid-for", "2s"]);
     // Its whole life, and a little.
-    sleep(Duration::from_secs(2) + LOOK).await;
-    let refused = master.join(&short.token, "machine-3").expect_err("a token out of time");
-    assert!(refused.contains("expired"), "{refused}");
+    sleep(Duration::from_secs(2) + POLL_INTERVAL).await;
+    let rejection = master.join(&short.token, "machine-3").expect_err("a token out of time");
+    assert!(rejection.contains("expired"), "{rejection}");
     assert!(!master.folder.path("machine-3.toml").exists());
 }
 
@@ -136,17 +138,17 @@ async fn an_agent_gets_the_work_of_its_own_machine_and_no_other() {
     }
     let agent = master.client("machine-1.identity");
     poll(&agent, &master.address, "machine-1").await.expect("its own work");
-    let refused = poll(&agent, &master.address, "machine-2").await.expect_err("another's work");
-    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+    let rejection = poll(&agent, &master.address, "machine-2").await.expect_err("another's work");
+    assert_eq!(rejection.code(), Some(Code::NotAllowed), "{rejection}");
 
     for path in ["/v1/jobs", "/v1/machines/machine-2", "/v1/events", "/v1/watch/jobs"] {
-        let refused = agent.bytes(path).await.expect_err(path);
-        assert_eq!(refused.code(), Some(Code::NotAllowed), "{path}: {refused}");
+        let rejection = agent.bytes(path).await.expect_err(path);
+        assert_eq!(rejection.code(), Some(Code::NotAllowed), "{path}: {rejection}");
     }
     let name = Name::new("eve").expect("a name");
-    let made = agent.make::<_, Changed>(Method::POST, "/v1/users", Some(&AddUser { name })).await;
-    let refused = made.expect_err("an agent adds no users");
-    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+    let made = agent.create::<_, Changed>(Method::POST, "/v1/users", Some(&AddUser { name })).await;
+    let rejection = made.expect_err("an agent adds no users");
+    assert_eq!(rejection.code(), Some(Code::NotAllowed), "{rejection}");
 }
 
 async fn add_machine(admin: &Client, name: &str) {
@@ -182,8 +184,8 @@ async fn a_removed_machine_hears_of_it_and_comes_back_with_the_configuration_it_
     assert!(!ask().await.is_dismissed);
 
     std::fs::rename(&config, master.folder.path("machine-2.toml")).expect("it is moved");
-    let refused = joined("machine-2").expect_err("another machine's configuration");
-    assert!(refused.contains("is for machine-1, not machine-2"), "{refused}");
+    let rejection = joined("machine-2").expect_err("another machine's configuration");
+    assert!(rejection.contains("is for machine-1, not machine-2"), "{rejection}");
 }
 
 #[tokio::test]
@@ -195,15 +197,15 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
     let mut identity = Identity::load(&file).expect("it is whole");
     let client = identity.client().expect("a client");
     let admin = master.client("contexts.toml");
-    let refused = identity.renew(&client).await.expect_err("a machine nobody has heard of");
-    assert!(refused.to_string().contains("not part of the cell"), "{refused}");
+    let rejection = identity.renew(&client).await.expect_err("a machine nobody has heard of");
+    assert!(rejection.to_string().contains("not part of the cell"), "{rejection}");
     add_machine(&admin, "machine-1").await;
     identity.renew(&client).await.expect("the next certificate");
     assert_ne!(std::fs::read_to_string(&file).expect("an identity"), before);
     poll(&client, &master.address, "machine-1").await.expect("the next one is as good");
     let other = Name::new("machine-2").expect("a name");
-    let refused = identity.check_name(&other).expect_err("another's name").to_string();
-    assert!(refused.contains("machine-1") && refused.contains("machine-2"), "{refused}");
+    let rejection = identity.check_name(&other).expect_err("another's name").to_string();
+    assert!(rejection.contains("machine-1") && rejection.contains("machine-2"), "{rejection}");
 
     let data = master.folder.path("agent");
     std::fs::create_dir(&data).expect("a folder");
@@ -220,11 +222,11 @@ async fn an_agent_runs_under_its_certificate_and_gets_the_next_one() {
             if machine.is_ok_and(|machine| machine.value.item.status == MachineStatus::Up) {
                 return;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    let heard = tokio::time::timeout(PATIENCE, up).await;
-    assert!(heard.is_ok(), "never up:\n{}", agent.output());
+    let answered = tokio::time::timeout(TIMEOUT, up).await;
+    assert!(answered.is_ok(), "never up:\n{}", agent.output());
 }
 
 #[tokio::test]
@@ -234,11 +236,11 @@ async fn what_a_user_may_not_do_is_refused_and_taken_down() {
     let seen = bob.get::<Page<JobView>>("/v1/jobs").await.expect("everybody sees jobs");
     assert_eq!(seen.value.items, []);
     let body = AddUser { name: Name::new("eve").expect("a name") };
-    let made = bob.make::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
-    let refused = made.expect_err("bob manages no users");
-    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
-    let refused = bob.bytes("/v1/audit").await.expect_err("nor reads the audit log");
-    assert_eq!(refused.code(), Some(Code::NotAllowed), "{refused}");
+    let made = bob.create::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
+    let rejection = made.expect_err("bob manages no users");
+    assert_eq!(rejection.code(), Some(Code::NotAllowed), "{rejection}");
+    let rejection = bob.bytes("/v1/audit").await.expect_err("nor reads the audit log");
+    assert_eq!(rejection.code(), Some(Code::NotAllowed), "{rejection}");
 
     let audit = master.client("contexts.toml").get::<Page<AuditView>>("/v1/audit").await;
     let audit = audit.expect("the administrator reads it").value.items;

@@ -1,12 +1,12 @@
 //! Nothing that a test started is left on the machine: its folder takes along what runs there, and
 //! the script that looks after a whole run finds what has escaped all the same.
 
-use cellwright_agent::groups::base_name;
+use cellwright_agent::cgroups::base_name;
 use cellwright_agent::proc::{self, Process};
-use cellwright_tests::alone::open_cell;
-use cellwright_tests::binary::{cell, said, text};
+use cellwright_tests::binary::{cell, command_output, text};
 use cellwright_tests::folder::Folder;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::local_cell::start_open_cell;
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::Path;
@@ -21,8 +21,8 @@ const TASK: &str = r#"{ "name": "stays", "priority": 100, "task": {
     "limits": { "cpu": 100, "ram": 67108864 },
     "command": ["sh", "-c", "setsid sleep 1000 & sleep 1000; exit 0"] } }"#;
 
-fn lives(process: &Process) -> bool {
-    proc::one(process.pid).is_some_and(|now| now.born == process.born && !now.is_zombie)
+fn is_alive(process: &Process) -> bool {
+    proc::get(process.pid).is_some_and(|now| now.born == process.born && !now.is_zombie)
 }
 
 fn words(pid: i32) -> Vec<String> {
@@ -31,39 +31,40 @@ fn words(pid: i32) -> Vec<String> {
 }
 
 /// The shim of the one task in this folder and all below it, once both of its programs run.
-async fn with_all_below(folder: &Path) -> Vec<Process> {
+async fn shim_and_descendants(folder: &Path) -> Vec<Process> {
     let begun = Instant::now();
     let is_shim = |process: &&Process| {
         let words = words(process.pid);
         words.get(1).is_some_and(|word| word == "shim") && Path::new(&words[2]).starts_with(folder)
     };
     loop {
-        let all = proc::all();
+        let all = proc::list();
         if let Some(shim) = all.values().find(is_shim) {
-            let mut found = proc::below(&all, shim.pid);
+            let mut found = proc::descendants(&all, shim.pid);
             if found.iter().filter(|process| words(process.pid)[0] == "sleep").count() == 2 {
                 found.push(*shim);
                 return found;
             }
         }
-        assert!(begun.elapsed() < PATIENCE, "the task does not start");
-        sleep(LOOK).await;
+        assert!(begun.elapsed() < TIMEOUT, "the task does not start");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 async fn goes_with_its_folder(driver: &str) {
     let folder = Folder::new();
     let path = folder.0.canonicalize().expect("a folder");
-    let (process, address) = open_cell(&folder, &["--driver", driver]).await;
+    let (process, address) = start_open_cell(&folder, &["--driver", driver]).await;
     let job = folder.path("stays.json");
     fs::write(&job, TASK).expect("a file");
-    said(Command::new(cell()).args(["--master", &address, "run"]).arg(&job)).expect("it is taken");
-    let all = with_all_below(&path).await;
+    command_output(Command::new(cell()).args(["--master", &address, "run"]).arg(&job))
+        .expect("it is taken");
+    let all = shim_and_descendants(&path).await;
     process.kill();
-    assert!(all.iter().all(lives), "{driver}: tasks outlive their cell");
+    assert!(all.iter().all(is_alive), "{driver}: tasks outlive their cell");
     let group = base_name(&path.join("data/agent"));
     drop(folder);
-    let left: Vec<&Process> = all.iter().filter(|process| lives(process)).collect();
+    let left: Vec<&Process> = all.iter().filter(|process| is_alive(process)).collect();
     assert!(left.is_empty(), "{driver}: {left:?}");
     assert!(!path.exists(), "{driver}: {path:?} is left");
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("a list");
@@ -110,11 +111,11 @@ impl Run {
 impl Drop for Run {
     /// A failed test leaves nothing either.
     fn drop(&mut self) {
-        for process in proc::all().into_values() {
+        for process in proc::list().into_values() {
             let bears = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
             let name = format!("CELL_TEST_RUN={}", self.0);
             if bears.split(|byte| *byte == 0).any(|word| word == name.as_bytes()) {
-                let all = proc::below(&proc::all(), process.pid);
+                let all = proc::descendants(&proc::list(), process.pid);
                 for one in all.iter().chain([&process]).filter_map(|one| Pid::from_raw(one.pid)) {
                     // It may be gone by now.
                     let _ = kill_process(one, Signal::KILL);
@@ -129,15 +130,15 @@ fn what_escapes_a_run_is_named_ended_and_a_failure() {
     let run = Run::new("escape");
     // What is below bears no name, as a task does not.
     let mut sleeping = run.begin("env -i sleep 1001 & exec sleep 1002");
-    let told = run.look();
-    let words = text(&told.stdout);
-    assert_eq!(told.status.code(), Some(1), "{words}");
+    let output = run.look();
+    let words = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{words}");
     for program in ["sleep 1001", "sleep 1002"] {
         assert!(words.contains(program), "{words}");
     }
     assert!(!sleeping.wait().expect("a child of ours").success());
-    let told = run.look();
-    assert_eq!((told.status.code(), text(&told.stdout)), (Some(0), String::new()));
+    let output = run.look();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()));
 }
 
 #[test]
@@ -146,10 +147,10 @@ fn what_starts_another_and_ends_is_caught_all_the_same() {
     // Each lives for a moment, and all of them no longer than a minute.
     let chain = "step() { [ $1 = 0 ] || { sleep 0.3; step $(($1 - 1)) & }; }; step 200";
     let mut first = run.begin(chain);
-    let told = run.look();
-    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stdout));
-    let told = run.look();
-    assert_eq!((told.status.code(), text(&told.stdout)), (Some(0), String::new()));
+    let output = run.look();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
+    let output = run.look();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()));
     first.wait().expect("a child of ours");
 }
 
@@ -181,9 +182,9 @@ fn mounts_and_hosts_are_cleared_only_when_asked_and_fail_no_run() {
     let real = folder.0.canonicalize().expect("a folder");
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", PRIVATELY, "sh", SCRIPT]).env("TMPDIR", &real);
-    let told = said(&mut command).expect("it runs");
+    let output = command_output(&mut command).expect("it runs");
     let left = "left behind by some run:";
     let mount = format!("{left} mount {}/cellwright-tests-9999999-0/data", real.display());
     let host = format!("{left} network namespace cellwright-1");
-    assert_eq!(told.lines().collect::<Vec<_>>(), ["1", "cellwright-1", &mount, &host, "0"]);
+    assert_eq!(output.lines().collect::<Vec<_>>(), ["1", "cellwright-1", &mount, &host, "0"]);
 }

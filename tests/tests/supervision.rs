@@ -2,15 +2,15 @@
 //! time, and each ends its process with one line and a code of its own, or is counted and hurts
 //! nobody. And whenever a process that starts is asked to end, it ends in order.
 
-use cellwright_tests::alone::guarded_master;
-use cellwright_tests::binary::{cell as binary, said};
-use cellwright_tests::dns::{self, Kind};
+use cellwright_tests::binary::{cell as binary, command_output};
+use cellwright_tests::dns::{self, RecordType};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::load::add_register;
+use cellwright_tests::local_cell::start_secure_master;
 use cellwright_tests::machines::is_alive;
 use cellwright_tests::process::Process;
 use cellwright_tests::replicas::Replicas;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 /// How a process ends whose essential task ended.
-const FELL: i32 = 70;
+const PANIC_EXIT_CODE: i32 = 70;
 
 /// A cell in one folder, with panics to be planted in its processes.
 struct Cell {
@@ -48,11 +48,11 @@ impl Cell {
 
     /// Starts `cell` with a log of its own.
     fn start(&mut self, arguments: &[&str]) -> Process {
-        self.start_apart(arguments, "plant")
+        self.start_with_plant(arguments, "plant")
     }
 
     /// The same with panics of its own.
-    fn start_apart(&mut self, arguments: &[&str], plant: &str) -> Process {
+    fn start_with_plant(&mut self, arguments: &[&str], plant: &str) -> Process {
         self.starts += 1;
         let mut command = Command::new(binary());
         command.args(arguments).current_dir(&self.folder.0);
@@ -65,13 +65,13 @@ impl Cell {
     async fn dev(&mut self, options: &[&str]) -> (Process, String) {
         let words = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "data"];
         let process = self.start(&[&words[..], options].concat());
-        let rest = heard(&process, "serves http://").await;
+        let rest = wait_for_output(&process, "serves http://").await;
         let address = rest.split_whitespace().next().unwrap_or_default().to_owned();
         (process, address)
     }
 
     /// The agent of a machine of the open cell at `master`.
-    fn agent_begins(&mut self, master: &str) -> Process {
+    fn begin_agent(&mut self, master: &str) -> Process {
         let data = self.folder.path("agent");
         let config = format!(
             "name = \"a1\"\ndriver = \"process\"\ndata_dir = {data:?}\nlisten = {:?}\n",
@@ -82,8 +82,8 @@ impl Cell {
     }
 
     async fn agent(&mut self, master: &str) -> Process {
-        let agent = self.agent_begins(master);
-        heard(&agent, "polls").await;
+        let agent = self.begin_agent(master);
+        wait_for_output(&agent, "polls").await;
         agent
     }
 
@@ -115,7 +115,7 @@ impl Cell {
         let path = self.folder.path(&format!("{job}.json"));
         fs::write(&path, spec.to_string()).expect("a file");
         let mut run = Command::new(binary());
-        said(run.args(["--master", master, "run"]).arg(path)).expect("a job is taken");
+        command_output(run.args(["--master", master, "run"]).arg(path)).expect("a job is taken");
     }
 
     async fn pid(&self, job: &str, attempt: u32) -> u32 {
@@ -138,22 +138,22 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begin.elapsed() < PATIENCE, "never came: {what}");
-        sleep(LOOK).await;
+        assert!(begin.elapsed() < TIMEOUT, "never came: {what}");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// What it said after these words.
-async fn heard(process: &Process, words: &str) -> String {
+async fn wait_for_output(process: &Process, words: &str) -> String {
     let what = format!("{words:?} in what {} says", process.id());
-    let after = |said: String| said.split_once(words).map(|(_, rest)| rest.to_owned());
+    let after = |output: String| output.split_once(words).map(|(_, rest)| rest.to_owned());
     until(&what, || after(process.output())).await
 }
 
 /// Status and body of an answer.
 fn ask(address: &str, method: &str, path: &str) -> Option<(u16, String)> {
     // An open master is for the account that started it: whoever asks shows its token.
-    let token = cellwright_api::dev::token_for(&[address.to_owned()]);
+    let token = cellwright_api::dev_token::token_for(&[address.to_owned()]);
     let bearer = token
         .map_or(String::new(), |token| format!("authorization: Bearer {}\r\n", token.expose()));
     let mut stream = TcpStream::connect(address).ok()?;
@@ -177,23 +177,23 @@ enum Followed {
 
 /// Reads a stream for so long, or until its end.
 fn follow(address: &str, path: &str, most: Duration) -> Followed {
-    let token = cellwright_api::dev::token_for(&[address.to_owned()]).expect("an open cell");
+    let token = cellwright_api::dev_token::token_for(&[address.to_owned()]).expect("an open cell");
     let mut stream = TcpStream::connect(address).expect("it listens");
     let head = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nauthorization: Bearer {}\r\n\r\n",
         token.expose()
     );
     stream.write_all(head.as_bytes()).expect("it reads");
-    let (begun, mut piece, mut said) = (Instant::now(), [0; 4096], Vec::new());
+    let (begun, mut piece, mut received) = (Instant::now(), [0; 4096], Vec::new());
     while begun.elapsed() < most {
         stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a time to wait");
         match stream.read(&mut piece) {
             Ok(0) => return Followed::Ended,
-            Ok(read) => said.extend_from_slice(&piece[..read]),
+            Ok(read) => received.extend_from_slice(&piece[..read]),
             Err(_) => {}
         }
         // The last chunk of a body that has no more.
-        if said.ends_with(b"0\r\n\r\n") {
+        if received.ends_with(b"0\r\n\r\n") {
             return Followed::Ended;
         }
     }
@@ -207,13 +207,13 @@ fn metric(address: &str, name: &str) -> Option<u64> {
 }
 
 /// It ended with one line that says what was planted where, and with the code for it.
-async fn fell(process: &mut Process, point: &str) {
+async fn assert_panicked(process: &mut Process, point: &str) {
     let status = process.ended().await;
-    let said = process.output();
-    assert_eq!(status.code(), Some(FELL), "{point}: {status}\n{said}");
+    let output = process.output();
+    assert_eq!(status.code(), Some(PANIC_EXIT_CODE), "{point}: {status}\n{output}");
     let about = |line: &&str| line.contains("planted") || line.contains("panicked");
-    let lines: Vec<&str> = said.lines().filter(about).collect();
-    let [line] = lines[..] else { panic!("{point}: not one line: {lines:#?}\n{said}") };
+    let lines: Vec<&str> = output.lines().filter(about).collect();
+    let [line] = lines[..] else { panic!("{point}: not one line: {lines:#?}\n{output}") };
     let words = ["cell: cannot go on: ", "panicked at crates/", &format!("planted at {point}")];
     assert!(words.iter().all(|word| line.contains(word)), "{point}: {line}");
 }
@@ -229,7 +229,7 @@ async fn a_master_ends_with_each_of_its_essential_tasks() {
         let mut user = Command::new(binary());
         user.args(["--master", &address, "user", "add", &format!("for-{point}")]);
         let _asked = Process::start(user, &cell.folder.path("asked.log"));
-        fell(&mut master, point).await;
+        assert_panicked(&mut master, point).await;
     }
     // Those that may have nothing to do for long, by their names, when they begin.
     let others = ["the mending of records", "the scrubbing of records", "fresh reads"];
@@ -238,7 +238,7 @@ async fn a_master_ends_with_each_of_its_essential_tasks() {
         cell.plant(task);
         let words = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "data"];
         let mut master = cell.start(&[&words[..], &["--driver", "process"]].concat());
-        fell(&mut master, task).await;
+        assert_panicked(&mut master, task).await;
     }
     // What was written before is there.
     let (_master, address) = cell.dev(&["--machines", "0"]).await;
@@ -248,10 +248,10 @@ async fn a_master_ends_with_each_of_its_essential_tasks() {
 
 #[tokio::test]
 async fn when_the_core_or_consensus_of_the_leader_panics_another_leads() {
-    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let Some(mut cell) = Replicas::launch(3).await else { return };
     for (round, point) in ["core", "raft"].into_iter().enumerate() {
         let before = cell.leader().await;
-        let planted = cell.planted(before.host);
+        let planted = cell.failpoint_dir(before.host);
         fs::create_dir_all(&planted).expect("a folder");
         fs::write(planted.join(point), "").expect("a file");
         // Written to until it ends.
@@ -262,7 +262,7 @@ async fn when_the_core_or_consensus_of_the_leader_panics_another_leads() {
             // That it was not taken is what this is about.
             let _ = add_register(&client, key).await;
         }
-        fell(cell.process(before.host), point).await;
+        assert_panicked(cell.process(before.host), point).await;
         cell.kill(before.host);
         let after = cell.leader().await;
         assert!(after.host != before.host && after.term > before.term, "{after:?}");
@@ -295,7 +295,7 @@ async fn what_a_master_can_do_without_is_started_again_and_counted() {
     assert_eq!(ask(&address, "GET", "/healthz").expect("an answer").1, "ok\n");
     // History is written again: a question of the past is answered.
     let mut sql = Command::new(binary());
-    said(sql.args(["--master", &address, "sql", "select count(*) from machine_events"]))
+    command_output(sql.args(["--master", &address, "sql", "select count(*) from machine_events"]))
         .expect("history answers");
     assert!(master.is_alive());
 }
@@ -316,21 +316,21 @@ async fn a_handler_that_panics_answers_500_and_hurts_nobody() {
     // What is sent apart from the answer: the stream ends, and the next one goes on.
     cell.plant("a stream");
     let stream = |most: Duration| follow(&address, "/v1/watch/overview", most);
-    assert_eq!(stream(PATIENCE), Followed::Ended);
+    assert_eq!(stream(TIMEOUT), Followed::Ended);
     // It is counted before what was left of it, and with that the stream, is dropped.
     assert_eq!(metric(&address, "cell_handler_panics_total"), Some(2));
     assert_eq!(stream(Duration::from_secs(2)), Followed::GoesOn);
     // The same for whoever asks over DNS.
     cell.plant("dns");
-    let ask_dns = || dns::ask(&dns, "dev.cell.internal", Kind::A);
+    let ask_dns = || dns::ask(&dns, "dev.cell.internal", RecordType::A);
     ask_dns().expect("whoever asked is answered");
     assert!(!cell.planted("dns").exists());
     assert_eq!(metric(&address, "cell_handler_panics_total"), Some(3));
     ask_dns().expect("the next one too");
     assert!(master.is_alive());
-    let said = master.output();
-    let lines = said.lines().filter(|line| line.contains("planted")).count();
-    assert_eq!(lines, 3, "{said}");
+    let output = master.output();
+    let lines = output.lines().filter(|line| line.contains("planted")).count();
+    assert_eq!(lines, 3, "{output}");
 }
 
 #[tokio::test]
@@ -348,17 +348,18 @@ async fn an_agent_ends_with_each_of_its_essential_tasks_and_its_tasks_go_on() {
             // Of a task that an earlier agent left.
             "follow" => {
                 agent.kill();
-                agent = cell.agent_begins(&address);
+                agent = cell.begin_agent(&address);
             }
             _ => {}
         }
-        fell(&mut agent, point).await;
+        assert_panicked(&mut agent, point).await;
         assert!(is_alive(pid), "{point}: the task went with its agent");
         agent = cell.agent(&address).await;
     }
     // The last one has taken it up again: what is asked of it reaches the task.
     let mut stop = Command::new(binary());
-    said(stop.args(["--master", &address, "stop", "dev/web", "--yes"])).expect("it is stopped");
+    command_output(stop.args(["--master", &address, "stop", "dev/web", "--yes"]))
+        .expect("it is stopped");
     until("the task is gone", || (!is_alive(pid)).then_some(())).await;
     assert!(!cell.folder.path("pid-web-2").exists());
 }
@@ -370,13 +371,13 @@ async fn a_fault_around_one_task_is_that_tasks_alone() {
     // What tasks left is removed by a thread that goes on.
     cell.plant("trash");
     let mut agent = cell.agent(&address).await;
-    heard(&agent, "planted at trash; it is started again (restart 1)").await;
+    wait_for_output(&agent, "planted at trash; it is started again (restart 1)").await;
     cell.run(&address, "other");
     let other = cell.pid("other", 1).await;
     // A log that fails: what the task says after it is kept, and the task goes on.
     let logged = || {
         let mut logs = Command::new(binary());
-        said(logs.args(["--master", &address, "logs", "dev/other/0"])).unwrap_or_default()
+        command_output(logs.args(["--master", &address, "logs", "dev/other/0"])).unwrap_or_default()
     };
     cell.plant("pump");
     until("the log failed", || (!cell.planted("pump").exists()).then_some(())).await;
@@ -410,13 +411,13 @@ async fn a_fault_around_one_task_is_that_tasks_alone() {
     assert!(agent.is_alive());
     // It said so, once, where its agent keeps what shims say.
     // A folder that is moved while all are walked through may be missed once.
-    let told = until("the shim's last words", || {
+    let last_words = until("the shim's last words", || {
         let mut lines = lines_of(&cell.folder.path("agent"), "shim.log");
         lines.retain(|line| line.contains("cannot go on"));
         Some(lines).filter(|lines| !lines.is_empty())
     })
     .await;
-    assert!(told.len() == 1 && told[0].ends_with("planted at shim"), "{told:?}");
+    assert!(last_words.len() == 1 && last_words[0].ends_with("planted at shim"), "{last_words:?}");
 }
 
 /// The lines of all files of this name below a folder.
@@ -445,7 +446,7 @@ async fn a_health_check_that_panics_is_started_again_and_decides_as_before() {
         "interval": 100, "start_period": 600_000, "failures": 2,
     });
     cell.run_with(&address, "web", Some(health));
-    heard(&agent, "planted at health; it is started again (restart 1)").await;
+    wait_for_output(&agent, "planted at health; it is started again (restart 1)").await;
     let pid = cell.pid("web", 1).await;
     fs::write(cell.folder.path("well"), "").expect("a file");
     let runs = || {
@@ -459,22 +460,22 @@ async fn a_health_check_that_panics_is_started_again_and_decides_as_before() {
 #[tokio::test]
 async fn parts_with_certificates_end_with_what_renews_them() {
     let mut cell = Cell::new();
-    let (master, address) = guarded_master(&cell.folder).await;
+    let (master, address) = start_secure_master(&cell.folder).await;
     let contexts = cell.folder.path("contexts.toml");
-    let asked = |words: &[&str]| {
+    let run_with_contexts = |words: &[&str]| {
         let mut command = Command::new(binary());
-        said(command.arg("--contexts").arg(&contexts).args(words)).expect("an answer")
+        command_output(command.arg("--contexts").arg(&contexts).args(words)).expect("an answer")
     };
     let write = |name: &str, token: String| {
         let file = cell.folder.path(name);
-        cellwright_identity::private::write_private(&file, token.as_bytes()).expect("a file");
+        cellwright_identity::private_files::write_private(&file, token.as_bytes()).expect("a file");
     };
-    write("a1.token", asked(&["token", "create", "--agent", "a1"]));
-    write("s2.token", asked(&["token", "create", "--scheduler", "s2"]));
+    write("a1.token", run_with_contexts(&["token", "create", "--agent", "a1"]));
+    write("s2.token", run_with_contexts(&["token", "create", "--scheduler", "s2"]));
     let mut join = Command::new(binary());
     join.args(["agent", "join", "--master", &address, "--token-file", "a1.token"]);
     join.args(["--config", "a1.toml"]).current_dir(&cell.folder.0);
-    said(&mut join).expect("the machine joins");
+    command_output(&mut join).expect("the machine joins");
     let config = fs::read_to_string(cell.folder.path("a1.toml")).expect("it was written");
     let data = format!("data_dir = {:?}\ndriver = \"process\"\n", cell.folder.path("a1"));
     let is_own = |line: &&str| !line.starts_with("data_dir") && !line.starts_with("driver");
@@ -483,18 +484,18 @@ async fn parts_with_certificates_end_with_what_renews_them() {
     let renewal = "the renewal of the certificate";
     cell.plant(renewal);
     let mut agent = cell.start(&["agent", "start", "--config", "a1.toml"]);
-    fell(&mut agent, renewal).await;
+    assert_panicked(&mut agent, renewal).await;
     let scheduler =
         ["scheduler", "--join", "--token-file", "s2.token", "--identity", "s2.toml", "--master"];
     let mut scheduler = cell.start(&[&scheduler[..], &[&address]].concat());
-    heard(&scheduler, "works for").await;
+    wait_for_output(&scheduler, "works for").await;
     cell.plant("scheduler");
-    fell(&mut scheduler, "scheduler").await;
+    assert_panicked(&mut scheduler, "scheduler").await;
     master.kill();
     for task in [renewal, "the keeper of the scheduler"] {
         cell.plant(task);
         let mut master = cell.start(&["master", "start", "--config", "master.toml"]);
-        fell(&mut master, task).await;
+        assert_panicked(&mut master, task).await;
     }
 }
 
@@ -503,14 +504,14 @@ async fn a_scheduler_that_panics_ends_with_a_line() {
     let mut cell = Cell::new();
     let (mut master, address) = cell.dev(&["--machines", "0"]).await;
     let words = ["--master", &address, "scheduler", "--name", "s2"];
-    let mut scheduler = cell.start_apart(&words, "plant-s2");
-    heard(&scheduler, "works for").await;
+    let mut scheduler = cell.start_with_plant(&words, "plant-s2");
+    wait_for_output(&scheduler, "works for").await;
     fs::create_dir_all(cell.folder.path("plant-s2")).expect("a folder");
     fs::write(cell.folder.path("plant-s2").join("scheduler"), "").expect("a file");
-    fell(&mut scheduler, "scheduler").await;
+    assert_panicked(&mut scheduler, "scheduler").await;
     // The one inside a whole cell takes the cell with it.
     cell.plant("scheduler");
-    fell(&mut master, "scheduler").await;
+    assert_panicked(&mut master, "scheduler").await;
 }
 
 /// Whether it hears that it is to end.
@@ -526,7 +527,7 @@ fn listens_for_signals(process: &Process) -> bool {
 async fn ends_in_order(cell: &mut Cell, arguments: &[&str], announced: &str) {
     let begun = Instant::now();
     let mut whole = cell.start(arguments);
-    heard(&whole, announced).await;
+    wait_for_output(&whole, announced).await;
     let takes = begun.elapsed();
     whole.signal(Signal::TERM);
     assert_eq!(whole.ended().await.code(), Some(0), "{}", whole.output());
@@ -535,18 +536,18 @@ async fn ends_in_order(cell: &mut Cell, arguments: &[&str], announced: &str) {
         let mut process = cell.start(arguments);
         let wanted = takes * moment / MOMENTS;
         while !listens_for_signals(&process) || begun.elapsed() < wanted {
-            assert!(process.is_alive() && begun.elapsed() < PATIENCE, "{}", process.output());
+            assert!(process.is_alive() && begun.elapsed() < TIMEOUT, "{}", process.output());
             tokio::task::yield_now().await;
         }
         process.signal(Signal::TERM);
         let status = process.ended().await;
-        let said = process.output();
-        assert_eq!(status.code(), Some(0), "{arguments:?} at {wanted:?}: {status}\n{said}");
-        assert!(!said.contains("cannot go on"), "{said}");
+        let output = process.output();
+        assert_eq!(status.code(), Some(0), "{arguments:?} at {wanted:?}: {status}\n{output}");
+        assert!(!output.contains("cannot go on"), "{output}");
     }
     // None of them left anything that keeps the next one from starting.
     let mut again = cell.start(arguments);
-    heard(&again, announced).await;
+    wait_for_output(&again, announced).await;
     again.signal(Signal::TERM);
     assert_eq!(again.ended().await.code(), Some(0), "{}", again.output());
 }
@@ -564,7 +565,8 @@ async fn whenever_it_is_asked_to_end_while_it_starts_a_process_ends_in_order() {
     let mut init = Command::new(binary());
     init.current_dir(&cell.folder.0).args(["--contexts", "contexts.toml", "master", "init"]);
     init.args(["--cell", "aa", "--name", "m1", "--advertise", &address, "--listen", &address]);
-    said(init.args(["--data-dir", &data, "--config", "master.toml"])).expect("a cell is made");
+    command_output(init.args(["--data-dir", &data, "--config", "master.toml"]))
+        .expect("a cell is made");
     let master = ["master", "start", "--config", "master.toml"];
     ends_in_order(&mut cell, &master, "serves https://").await;
     let (_master, address) = cell.dev(&["--machines", "0"]).await;

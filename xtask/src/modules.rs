@@ -10,19 +10,19 @@ use crate::repo::Repo;
 use crate::rust_file::{Kind, RustFile};
 
 #[derive(Default)]
-pub struct Reach {
+pub struct ReachableFiles {
     pub all: BTreeSet<String>,
     /// Files that are test code as a whole.
     pub tests: BTreeSet<String>,
 }
 
-pub fn reach(repo: &Repo) -> Reach {
+pub fn reachable_files(repo: &Repo) -> ReachableFiles {
     let mut product = BTreeSet::new();
-    let mut reach = Reach::default();
+    let mut reach = ReachableFiles::default();
     for package in repo.packages() {
-        for path in roots(repo, package) {
-            follow(repo, &path, Follow::Product, &mut product);
-            follow(repo, &path, Follow::All, &mut reach.all);
+        for path in crate_roots(repo, package) {
+            follow(repo, &path, FollowMode::Product, &mut product);
+            follow(repo, &path, FollowMode::All, &mut reach.all);
         }
         for kind in ["tests", "benches"] {
             let folder = format!("{package}/{kind}/");
@@ -30,7 +30,7 @@ pub fn reach(repo: &Repo) -> Reach {
             let files: Vec<String> = files.map(str::to_owned).collect();
             // What is beside the code for the sake of a test is reached from there.
             for path in &files {
-                follow(repo, path, Follow::All, &mut reach.all);
+                follow(repo, path, FollowMode::All, &mut reach.all);
             }
             reach.tests.extend(files);
         }
@@ -41,12 +41,12 @@ pub fn reach(repo: &Repo) -> Reach {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Follow {
+enum FollowMode {
     Product,
     All,
 }
 
-fn roots(repo: &Repo, package: &str) -> Vec<String> {
+fn crate_roots(repo: &Repo, package: &str) -> Vec<String> {
     let manifest = Manifest::parse(repo.text(&format!("{package}/Cargo.toml")).unwrap_or(""));
     let mut roots: Vec<String> =
         manifest.target_paths.iter().map(|path| format!("{package}/{path}")).collect();
@@ -63,7 +63,7 @@ fn roots(repo: &Repo, package: &str) -> Vec<String> {
     roots
 }
 
-fn follow(repo: &Repo, path: &str, which: Follow, seen: &mut BTreeSet<String>) {
+fn follow(repo: &Repo, path: &str, mode: FollowMode, seen: &mut BTreeSet<String>) {
     let mut queue = vec![(path.to_owned(), true)];
     while let Some((path, is_root)) = queue.pop() {
         let Some(file) = repo.rust(&path) else {
@@ -73,7 +73,7 @@ fn follow(repo: &Repo, path: &str, which: Follow, seen: &mut BTreeSet<String>) {
             continue;
         }
         for module in declared_modules(file, &path, is_root) {
-            if which == Follow::All || !module.test {
+            if mode == FollowMode::All || !module.test {
                 let found = module.candidates.into_iter().find(|c| repo.rust(c).is_some());
                 queue.extend(found.map(|file| (file, false)));
             }
@@ -100,13 +100,13 @@ fn declared_modules(file: &RustFile, path: &str, is_root: bool) -> Vec<Module> {
         if token.kind != Kind::Ident || token.text != "mod" {
             continue;
         }
-        let name = file.at(index + 1);
-        match file.at(index + 2) {
+        let name = file.text_at(index + 1);
+        match file.text_at(index + 2) {
             "{" => inline.push((name, token.depth)),
             ";" => {
                 let inner: String = inline.iter().map(|(outer, _)| format!("{outer}/")).collect();
                 let candidates = match path_attribute(file, index) {
-                    Some(relative) => vec![joined(folder, &relative)],
+                    Some(relative) => vec![join_path(folder, &relative)],
                     None => vec![
                         format!("{home}/{inner}{name}.rs"),
                         format!("{home}/{inner}{name}/mod.rs"),
@@ -127,7 +127,7 @@ fn path_attribute(file: &RustFile, index: usize) -> Option<String> {
 }
 
 /// `folder` + `relative` with `.` and `..` worked out.
-pub fn joined(folder: &str, relative: &str) -> String {
+pub fn join_path(folder: &str, relative: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in relative.split('/') {
         match part {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn paths_above_the_root_never_resolve() {
-        assert_eq!(joined("docs/guide", "../a.md"), "docs/a.md");
-        assert_eq!(joined("docs", "../../a.md"), "(outside)/a.md");
+        assert_eq!(join_path("docs/guide", "../a.md"), "docs/a.md");
+        assert_eq!(join_path("docs", "../../a.md"), "(outside)/a.md");
     }
 }

@@ -28,7 +28,7 @@ pub struct Repo {
     rust: BTreeMap<String, RustFile>,
     unreadable: Vec<(String, String)>,
     test_files: BTreeSet<String>,
-    reached: BTreeSet<String>,
+    reachable: BTreeSet<String>,
 }
 
 impl Repo {
@@ -82,9 +82,9 @@ impl Repo {
                 Err(error) => self.unreadable.push((path.clone(), error)),
             }
         }
-        let reach = modules::reach(&self);
-        self.reached = reach.all;
-        self.test_files = reach.tests;
+        let reachable = modules::reachable_files(&self);
+        self.reachable = reachable.all;
+        self.test_files = reachable.tests;
         self
     }
 
@@ -133,7 +133,7 @@ impl Repo {
 
     /// Whether some crate root leads to this file by `mod` declarations.
     pub fn is_reached(&self, path: &str) -> bool {
-        self.reached.contains(path)
+        self.reachable.contains(path)
     }
 
     /// Folders of packages (`crates/cell`, `xtask`), the workspace root left out.

@@ -63,13 +63,13 @@ impl RustFile {
     }
 
     /// The text of the token at `index`, empty outside the file: patterns need no bounds checks.
-    pub fn at(&self, index: usize) -> &str {
+    pub fn text_at(&self, index: usize) -> &str {
         self.tokens.get(index).map_or("", |token| token.text.as_str())
     }
 
     /// Whether `::` starts at `index`.
     pub fn path_separator(&self, index: usize) -> bool {
-        self.at(index) == ":" && self.tokens[index].joint && self.at(index + 1) == ":"
+        self.text_at(index) == ":" && self.tokens[index].joint && self.text_at(index + 1) == ":"
     }
 
     /// The index of the delimiter that closes the one at `open`.
@@ -90,12 +90,13 @@ impl RustFile {
             }
             let after = (index + 2..self.tokens.len()).find(|&i| {
                 let t = &self.tokens[i];
-                t.depth < token.depth || (t.depth == token.depth && matches!(self.at(i), "{" | ";"))
+                t.depth < token.depth
+                    || (t.depth == token.depth && matches!(self.text_at(i), "{" | ";"))
             });
-            if let Some(open) = after.filter(|&i| self.at(i) == "{") {
+            if let Some(open) = after.filter(|&i| self.text_at(i) == "{") {
                 let end = self.tokens[self.close_of(open)].line;
                 functions.push(Function {
-                    name: self.at(index + 1).to_owned(),
+                    name: self.text_at(index + 1).to_owned(),
                     line: token.line,
                     lines: end - token.line + 1,
                 });
@@ -107,7 +108,8 @@ impl RustFile {
     /// Whether the file declares an item of this name (`fn`, type, trait, module or constant).
     pub fn declares(&self, name: &str) -> bool {
         const KEYWORDS: &[&str] = &["fn", "struct", "enum", "trait", "mod", "type", "const"];
-        (1..self.tokens.len()).any(|i| self.at(i) == name && KEYWORDS.contains(&self.at(i - 1)))
+        (1..self.tokens.len())
+            .any(|i| self.text_at(i) == name && KEYWORDS.contains(&self.text_at(i - 1)))
     }
 
     /// The attributes right before the item whose first keyword is at `index`, as joined text.
@@ -116,7 +118,7 @@ impl RustFile {
         let mut end = index;
         while end > 0 {
             let previous = end - 1;
-            let open = match self.at(previous) {
+            let open = match self.text_at(previous) {
                 "pub" => {
                     end = previous;
                     continue;
@@ -124,10 +126,10 @@ impl RustFile {
                 ")" | "]" => self.open_of(previous),
                 _ => break,
             };
-            if self.at(previous) == "]" && open > 0 && self.at(open - 1) == "#" {
-                attributes.push(self.joined(open + 1, previous));
+            if self.text_at(previous) == "]" && open > 0 && self.text_at(open - 1) == "#" {
+                attributes.push(self.joined_text(open + 1, previous));
                 end = open - 1;
-            } else if open > 0 && self.at(open - 1) == "pub" {
+            } else if open > 0 && self.text_at(open - 1) == "pub" {
                 end = open - 1;
             } else {
                 break;
@@ -144,21 +146,21 @@ impl RustFile {
             .unwrap_or(0)
     }
 
-    fn joined(&self, from: usize, to: usize) -> String {
+    fn joined_text(&self, from: usize, to: usize) -> String {
         self.tokens[from..to].iter().map(|token| token.text.as_str()).collect()
     }
 
     fn mark_tests(&mut self) {
         let mut index = 0;
         while index < self.tokens.len() {
-            let inner = usize::from(self.at(index + 1) == "!");
+            let inner = usize::from(self.text_at(index + 1) == "!");
             let open = index + 1 + inner;
-            if self.at(index) != "#" || self.at(open) != "[" {
+            if self.text_at(index) != "#" || self.text_at(open) != "[" {
                 index += 1;
                 continue;
             }
             let close = self.close_of(open);
-            if !is_test_attribute(&self.joined(open + 1, close)) {
+            if !is_test_attribute(&self.joined_text(open + 1, close)) {
                 index = close + 1;
                 continue;
             }
@@ -195,7 +197,7 @@ impl RustFile {
                 return index - 1;
             }
             match token.text.as_str() {
-                "#" if self.at(index + 1) == "[" => index = self.close_of(index + 1),
+                "#" if self.text_at(index + 1) == "[" => index = self.close_of(index + 1),
                 "use" | "static" | "const" | "let" | "type" => value = true,
                 "fn" => value = false,
                 "where" => in_where = true,
@@ -214,7 +216,7 @@ impl RustFile {
     }
 
     fn is_arrow(&self, index: usize) -> bool {
-        index > 0 && matches!(self.at(index - 1), "-" | "=") && self.tokens[index - 1].joint
+        index > 0 && matches!(self.text_at(index - 1), "-" | "=") && self.tokens[index - 1].joint
     }
 }
 

@@ -3,18 +3,18 @@
 //! A check is a pure function from the repository to findings. Each finding says what is wrong,
 //! where, and why the rule exists: a ban without a reason invites a workaround.
 
-mod budget;
-mod clock;
+mod banned_words;
 mod coverage;
+mod crate_dependencies;
 mod dead_files;
-mod edges;
 mod invariants;
 mod links;
 mod purity;
 mod security;
 mod serde_attributes;
-mod spawns;
-mod words;
+mod single_clock;
+mod size_budget;
+mod supervised_spawns;
 
 use std::fmt;
 
@@ -50,17 +50,17 @@ impl fmt::Display for Finding {
 pub fn run(repo: &Repo) -> Vec<Finding> {
     let checks: [fn(&Repo) -> Vec<Finding>; 13] = [
         unreadable,
-        edges::check,
+        crate_dependencies::check,
         purity::check,
-        budget::check,
+        size_budget::check,
         serde_attributes::check,
         coverage::check,
         invariants::check,
         links::check,
         dead_files::check,
-        words::check,
-        clock::check,
-        spawns::check,
+        banned_words::check,
+        single_clock::check,
+        supervised_spawns::check,
         security::check,
     ];
     let mut findings: Vec<Finding> = checks.iter().flat_map(|check| check(repo)).collect();

@@ -2,9 +2,11 @@
 //! own program.
 
 use crate::masters::cell::{Folder, free_addresses, until};
-use cellwright_api::client::{Change, Client, ClientError, PageAt, Settings, Watch};
+use cellwright_api::client::{
+    ApiClientConfig, ChangeOptions, Client, ClientError, PageRequest, Watch,
+};
 use cellwright_api::types::{EventView, TaskView};
-use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::event::{EventKind, TaskChange};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::{JobSpec, PackageRef};
 use cellwright_cell::task::TaskState;
@@ -31,7 +33,7 @@ impl Driver {
     }
 
     /// A task too small for the driver is refused.
-    pub fn least_ram(self) -> u64 {
+    pub fn min_ram(self) -> u64 {
         match self {
             // Less than two, and what becomes the program does not live to become it.
             Driver::Process => 4 << 20,
@@ -76,7 +78,7 @@ impl Cell {
         command.args(["master", "start", "--dev", "--listen", &address, "--data-dir"]);
         command.arg(folder.path().join("master"));
         let master = spawn(command, &folder.path().join("master.log"))?;
-        let client = Client::new(Settings::new(vec![address.clone()])).map_err(failed)?;
+        let client = Client::new(ApiClientConfig::new(vec![address.clone()])).map_err(failed)?;
         let cell = Cell { agents: Vec::new(), master, address, client, folder };
         let leads = async || {
             let status = cell.client.master_status().await.ok()?;
@@ -130,17 +132,17 @@ impl Cell {
     }
 
     pub async fn stop(&self, job: &JobKey) -> io::Result<()> {
-        self.client.stop_job(job, &Change::default()).await.map_err(failed)?;
+        self.client.stop_job(job, &ChangeOptions::default()).await.map_err(failed)?;
         Ok(())
     }
 
     pub async fn tasks(&self, job: &JobKey) -> io::Result<Vec<TaskView>> {
-        let page = PageAt { limit: Some(1000), ..PageAt::default() };
+        let page = PageRequest { limit: Some(1000), ..PageRequest::default() };
         Ok(self.client.tasks(job, &page).await.map_err(failed)?.value.items)
     }
 
     /// Waits until all tasks are as wanted.
-    pub async fn all(
+    pub async fn wait_for_tasks(
         &self,
         job: &JobKey,
         count: usize,
@@ -159,7 +161,7 @@ impl Cell {
     }
 
     /// Stops the job and waits until nothing of it is left.
-    pub async fn end(&self, job: &JobKey) -> io::Result<()> {
+    pub async fn stop_and_wait(&self, job: &JobKey) -> io::Result<()> {
         self.stop(job).await?;
         until("a job is over", async || {
             let tasks = self.tasks(job).await.ok()?;
@@ -170,7 +172,7 @@ impl Cell {
 }
 
 /// Waits until the feed says that so many tasks of the job have changed as wanted.
-pub async fn hear(
+pub async fn wait_for_changes(
     events: &mut Watch<EventView>,
     job: &JobKey,
     count: usize,
@@ -181,7 +183,7 @@ pub async fn hear(
     while left > 0 {
         let event = events.next().await.map_err(failed)?;
         let Some(event) = event.data else { continue };
-        if let What::Task { change, .. } = &event.what
+        if let EventKind::Task { change, .. } = &event.what
             && event.object.starts_with(&prefix)
             && want(change)
         {
@@ -197,7 +199,7 @@ fn spawn(mut command: Command, log: &Path) -> io::Result<Child> {
 }
 
 /// Everything below this process, as it is now.
-pub fn below(root: u32) -> Vec<u32> {
+pub fn descendants(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -228,7 +230,7 @@ pub fn signal(name: &str, pids: &[u32]) -> io::Result<()> {
 impl Drop for Cell {
     fn drop(&mut self) {
         // What a figure that failed has left; tasks outlive agents that are killed.
-        let left: Vec<u32> = self.agents.iter().flat_map(|agent| below(agent.id())).collect();
+        let left: Vec<u32> = self.agents.iter().flat_map(|agent| descendants(agent.id())).collect();
         for process in self.agents.iter_mut().chain([&mut self.master]) {
             let ended = process.kill().and_then(|()| process.wait());
             if let Err(error) = ended {

@@ -5,21 +5,21 @@
 //! container runtime alone, or by a shim that nobody ordered.
 
 mod cell;
-mod fetch;
-mod loss;
-mod rate;
-mod rest;
-mod share;
-mod start;
+mod idle_cost;
+mod interference;
+mod machine_loss;
+mod package_fetch;
+mod start_latency;
+mod task_rate;
 
 use crate::flags::Flags;
 use crate::masters::block_on;
-use crate::record::Book;
+use crate::section_report::SectionedReport;
 use std::io;
 
 const FIGURES: [&str; 6] = ["start", "fetch", "rate", "rest", "share", "loss"];
 
-pub const BOOK: Book = Book {
+pub const BOOK: SectionedReport = SectionedReport {
     name: "agent",
     about: "One machine with a master, a scheduler and an agent as processes on it, over HTTP on \
             loopback without TLS. `cargo build --release -p cellwright-cli -p cellwright-shim`, \
@@ -28,22 +28,22 @@ pub const BOOK: Book = Book {
 };
 
 pub fn all() -> io::Result<()> {
-    FIGURES.iter().try_for_each(|what| run(&[(*what).to_owned()]))
+    FIGURES.iter().try_for_each(|figure| run(&[(*figure).to_owned()]))
 }
 
 /// `agent` and what follows it on the command line.
 pub fn run(arguments: &[String]) -> io::Result<()> {
-    let Some((what, rest)) = arguments.split_first() else { return all() };
+    let Some((figure, rest)) = arguments.split_first() else { return all() };
     let flags = Flags::parse(rest)?;
-    match what.as_str() {
-        "start" => block_on(start::main(flags)),
-        "fetch" => block_on(fetch::main(flags)),
-        "rate" => block_on(rate::main(flags)),
-        "rest" => block_on(rest::main(flags)),
-        "share" => block_on(share::main(flags)),
-        "loss" => block_on(loss::main(flags)),
-        // A task of `share`.
-        "answer" => share::answer(&flags),
+    match figure.as_str() {
+        "start" => block_on(start_latency::main(flags)),
+        "fetch" => block_on(package_fetch::main(flags)),
+        "rate" => block_on(task_rate::main(flags)),
+        "rest" => block_on(idle_cost::main(flags)),
+        "share" => block_on(interference::main(flags)),
+        "loss" => block_on(machine_loss::main(flags)),
+        // A task of `interference`.
+        "answer" => interference::answer(&flags),
         other => {
             let allowed = FIGURES.join(", ");
             Err(io::Error::other(format!("figure {other:?} is unknown; allowed: {allowed}")))

@@ -1,34 +1,34 @@
 //! The other parts of a cell as processes: a scheduler, and thousands of virtual machines that poll
 //! over the real protocol.
 
-use super::part::answer_questions;
-use super::work;
+use super::cell_process::answer_questions;
+use super::workload;
 use crate::flags::Flags;
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_cell::name::Name;
 use cellwright_scheduler::http_link::HttpLink;
-use cellwright_scheduler::{Lane, Scheduler};
-use cellwright_sim::agent::profile::Profile;
-use cellwright_sim::agent::{Pace, Settings as Behaviour};
-use cellwright_sim::fleet::{Fleet, Member};
+use cellwright_scheduler::{Scheduler, SchedulerShard};
+use cellwright_sim::agent::task_profile::Profile;
+use cellwright_sim::agent::{TaskDelays, VirtualAgentConfig as Behaviour};
+use cellwright_sim::simulated_agents::{SimulatedAgents, SimulatedMachine};
 use std::io;
 use std::sync::Arc;
 
 const SEED: u64 = 1;
 /// What a virtual machine takes to start and to stop a task, in milliseconds.
-const PACE: Pace = Pace { start: 100, stop: 50 };
+const MACHINE_DELAYS: TaskDelays = TaskDelays { start: 100, stop: 50 };
 
 fn client(masters: Vec<String>, idle: usize) -> io::Result<Client> {
-    let settings = Settings { idle, ..Settings::new(masters) };
+    let settings = ApiClientConfig { max_idle_connections: idle, ..ApiClientConfig::new(masters) };
     Client::new(settings).map_err(io::Error::other)
 }
 
 /// A scheduler for all jobs.
 pub async fn scheduler(flags: Flags) -> io::Result<()> {
     let link = HttpLink::new(client(flags.list("masters")?, 64)?);
-    let lane = Lane::new("").map_err(io::Error::other)?;
+    let lane = SchedulerShard::new("").map_err(io::Error::other)?;
     let name = Name::new("bench").map_err(io::Error::other)?;
-    let settings = cellwright_scheduler::Settings::new(name, lane, SEED);
+    let settings = cellwright_scheduler::SchedulerConfig::new(name, lane, SEED);
     let scheduler = Scheduler::new(Arc::new(link), settings).map_err(io::Error::other)?;
     tokio::select! {
         () = scheduler.run() => Ok(()),
@@ -42,9 +42,10 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let machines: u32 = flags.number("machines", 5000)?;
     // Every machine has a connection of its own.
     let client = client(masters, usize::try_from(machines).unwrap_or(usize::MAX))?;
-    let member = |number| Ok(Member { spec: work::machine(number)?, client: client.clone() });
-    let members = (0..machines).map(member).collect::<io::Result<Vec<Member>>>()?;
-    let fleet = Fleet::start(members, Behaviour::new(PACE, Profile::new(SEED)));
+    let member =
+        |number| Ok(SimulatedMachine { spec: workload::machine(number)?, client: client.clone() });
+    let members = (0..machines).map(member).collect::<io::Result<Vec<SimulatedMachine>>>()?;
+    let fleet = SimulatedAgents::start(members, Behaviour::new(MACHINE_DELAYS, Profile::new(SEED)));
     let summary = async |_| serde_json::to_string(&fleet.summary()).map_err(io::Error::other);
     answer_questions(summary).await
 }

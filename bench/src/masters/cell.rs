@@ -1,13 +1,13 @@
 //! A cell of replica processes on loopback, its files in a folder that goes away with it.
 
-use super::part::Part;
+use super::cell_process::CellProcess;
 use super::replica::{self, SNAPSHOT};
-use super::work;
-use cellwright_api::client::{Client, Settings};
+use super::workload;
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::types::MasterStatus;
 use cellwright_cell::State;
 use cellwright_master::checkpoint;
-use cellwright_master::replicated::View;
+use cellwright_master::replicated_state::View;
 use cellwright_store::{Peer, RealDisk};
 use std::ffi::OsString;
 use std::io;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the benchmark gives up on it.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Between two looks at something that has not happened yet.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A folder that goes away with the benchmark, on the disk of the checkout's temporary folder.
 pub struct Folder(PathBuf);
@@ -55,48 +55,48 @@ pub fn free_addresses(count: usize) -> io::Result<Vec<String>> {
 /// Looks until there is something to see.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> io::Result<T> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    while begun.elapsed() < TIMEOUT {
         if let Some(seen) = look().await {
             return Ok(seen);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    Err(io::Error::other(format!("not within {} s: {what}", PATIENCE.as_secs())))
+    Err(io::Error::other(format!("not within {} s: {what}", TIMEOUT.as_secs())))
 }
 
 pub struct Cell {
     // In this order: the processes end before their files go.
-    replicas: Vec<Option<Part>>,
-    others: Vec<Part>,
+    replicas: Vec<Option<CellProcess>>,
+    others: Vec<CellProcess>,
     members: Vec<String>,
     client: Client,
     /// Missed polls after which a machine counts as down.
-    silence: u32,
+    missed_polls: u32,
     folder: Folder,
 }
 
 impl Cell {
-    /// Starts so many replicas and waits until they serve; the user of [`work`] is there.
+    /// Starts so many replicas and waits until they serve; the user of [`workload`] is there.
     pub async fn start(what: &str, replicas: usize) -> io::Result<Cell> {
         let mut cell = Cell::prepared(what, replicas)?;
         (0..replicas).try_for_each(|at| cell.start_replica(at))?;
         cell.ready().await?;
-        work::add_user(&cell.client).await?;
+        workload::add_user(&cell.client).await?;
         Ok(cell)
     }
 
     /// One replica that starts with this state, restored as from a checkpoint.
     pub async fn start_from(what: &str, state: State) -> io::Result<Cell> {
         let mut cell = Cell::prepared(what, 1)?;
-        cell.silence = u32::MAX;
+        cell.missed_polls = u32::MAX;
         let dir = cell.folder.path().join("1");
         std::fs::create_dir_all(&dir)?;
         let disk = Arc::new(RealDisk::open(&dir)?);
         let peer = Peer { name: "replica-1".to_owned(), address: cell.members[0].clone() };
-        let view = View { state, index: 0, term: 0, era: 0 };
+        let view = View { state, index: 0, term: 0, log_epoch: 0 };
         let (member, dir) = (&cell.members[0], dir.display().to_string());
-        let config = replica::config_of(1, member, &dir, cell.silence)?;
-        let settings = cellwright_gateway::serve::store_settings(&config, None);
+        let config = replica::config_of(1, member, &dir, cell.missed_polls)?;
+        let settings = cellwright_gateway::serve::store_config(&config, None);
         checkpoint::restore(view, disk, (1, peer), settings).await.map_err(io::Error::other)?;
         cell.start_replica(0)?;
         cell.ready().await?;
@@ -108,16 +108,16 @@ impl Cell {
         let members = free_addresses(replicas)?;
         // A client that asks again as soon as it may: what is timed is the cell.
         let pause = Duration::from_millis(5);
-        let mut settings = Settings::new(members.clone());
+        let mut settings = ApiClientConfig::new(members.clone());
         (settings.backoff, settings.backoff_max) = (pause, pause);
-        (settings.deadline, settings.attempt_timeout) = (PATIENCE, Duration::from_secs(60));
+        (settings.deadline, settings.attempt_timeout) = (TIMEOUT, Duration::from_secs(60));
         let client = Client::new(settings).map_err(io::Error::other)?;
         Ok(Cell {
             replicas: (0..replicas).map(|_| None).collect(),
             others: Vec::new(),
             members,
             client,
-            silence: 3,
+            missed_polls: 3,
             folder: Folder::new(what)?,
         })
     }
@@ -130,9 +130,10 @@ impl Cell {
             ("id", id.to_string()),
             ("dir", dir.display().to_string()),
             ("members", self.members.join(",")),
-            ("silence", self.silence.to_string()),
+            ("silence", self.missed_polls.to_string()),
         ];
-        self.replicas[at] = Some(Part::start("replica", &flags, &self.log(&id.to_string()))?);
+        self.replicas[at] =
+            Some(CellProcess::start("replica", &flags, &self.log(&id.to_string()))?);
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Cell {
 
     pub fn start_scheduler(&mut self) -> io::Result<()> {
         let flags = [("masters", self.members.join(","))];
-        let part = Part::start("scheduler", &flags, &self.log("scheduler"))?;
+        let part = CellProcess::start("scheduler", &flags, &self.log("scheduler"))?;
         self.others.push(part);
         Ok(())
     }
@@ -152,9 +153,9 @@ impl Cell {
     }
 
     /// Ended by dropping it.
-    pub fn start_agents(&self, machines: u32) -> io::Result<Part> {
+    pub fn start_agents(&self, machines: u32) -> io::Result<CellProcess> {
         let flags = [("masters", self.members.join(",")), ("machines", machines.to_string())];
-        Part::start("agents", &flags, &self.log("agents"))
+        CellProcess::start("agents", &flags, &self.log("agents"))
     }
 
     fn log(&self, name: &str) -> PathBuf {
@@ -170,13 +171,13 @@ impl Cell {
     }
 
     pub fn pids(&self) -> Vec<u32> {
-        self.replicas.iter().flatten().map(Part::pid).collect()
+        self.replicas.iter().flatten().map(CellProcess::pid).collect()
     }
 
     /// The log is cut behind a new snapshot of this replica; its index.
     pub fn snapshot(&mut self, at: usize) -> io::Result<u64> {
         let gone = || io::Error::other("the replica does not run");
-        let line = self.replicas[at].as_mut().ok_or_else(gone)?.ask(SNAPSHOT)?;
+        let line = self.replicas[at].as_mut().ok_or_else(gone)?.request(SNAPSHOT)?;
         line.parse().map_err(io::Error::other)
     }
 
@@ -203,7 +204,7 @@ impl Cell {
     pub async fn replica_ready(&self, at: usize) -> io::Result<()> {
         let address = &self.members[at];
         until(&format!("{address} ready"), async || {
-            self.client.bytes_at(address, "/readyz", LIMIT).await.ok()
+            self.client.bytes_at(address, "/readyz", REQUEST_TIMEOUT).await.ok()
         })
         .await
         .map(drop)
@@ -211,7 +212,7 @@ impl Cell {
 
     /// How one replica sees the log.
     pub async fn status_of(&self, at: usize) -> io::Result<MasterStatus> {
-        let answer = self.client.bytes_at(&self.members[at], "/v1/masters", LIMIT).await;
+        let answer = self.client.bytes_at(&self.members[at], "/v1/masters", REQUEST_TIMEOUT).await;
         serde_json::from_slice(&answer.map_err(io::Error::other)?).map_err(io::Error::other)
     }
 
@@ -257,4 +258,4 @@ impl Cell {
 }
 
 /// For a question to one replica.
-const LIMIT: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);

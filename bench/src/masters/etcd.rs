@@ -67,9 +67,9 @@ impl Etcd {
     pub fn leader(&self) -> io::Result<String> {
         for address in &self.clients {
             let out = self.ctl(address, &["endpoint", "status", "--write-out", "json"]).output()?;
-            let said: serde_json::Value =
+            let response: serde_json::Value =
                 serde_json::from_slice(&out.stdout).map_err(io::Error::other)?;
-            let status = &said[0]["Status"];
+            let status = &response[0]["Status"];
             if status["leader"].is_u64() && status["leader"] == status["header"]["member_id"] {
                 return Ok(address.clone());
             }
@@ -108,8 +108,8 @@ impl Drop for Etcd {
 /// One put of a new key, its value as long as a job's request.
 pub fn put(value: &str) -> Request {
     let value = base64(value.as_bytes());
-    Arc::new(move |_, turn, out| {
-        let key = base64(format!("bench/job-{turn}").as_bytes());
+    Arc::new(move |_, round, out| {
+        let key = base64(format!("bench/job-{round}").as_bytes());
         post(out, "/v3/kv/put", "", &format!("{{\"key\":\"{key}\",\"value\":\"{value}\"}}"));
     })
 }

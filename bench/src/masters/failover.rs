@@ -3,11 +3,11 @@
 
 use super::cell::{Cell, until};
 use super::load::{Length, Load, Request, post};
-use super::work;
+use super::workload;
 use crate::flags::Flags;
-use crate::record::Section;
 use crate::report::percentile;
-use cellwright_api::client::{Client, JobFilter, PageAt};
+use crate::section_report::Section;
+use cellwright_api::client::{Client, JobFilter, PageRequest};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
@@ -62,8 +62,8 @@ pub async fn main(flags: Flags) -> io::Result<()> {
 }
 
 async fn write(cell: &Cell, name: String, acknowledged: &mut BTreeSet<String>) -> io::Result<()> {
-    let spec = work::job(&name, 1)?;
-    let owner = work::name(work::OWNER)?;
+    let spec = workload::job(&name, 1)?;
+    let owner = workload::name(workload::OWNER)?;
     cell.client().submit_job(Some(&owner), &spec).await.map_err(io::Error::other)?;
     acknowledged.insert(name);
     Ok(())
@@ -74,7 +74,7 @@ async fn jobs(client: &Client) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     let mut after = None;
     loop {
-        let page = PageAt { limit: Some(PAGE), after, consistent: true };
+        let page = PageRequest { limit: Some(PAGE), after, consistent: true };
         let answer = client.jobs(&JobFilter::default(), &page).await.map_err(io::Error::other)?;
         names.extend(answer.value.items.into_iter().map(|job| job.name.to_string()));
         after = answer.value.next;
@@ -111,7 +111,7 @@ pub async fn soak(flags: Flags) -> io::Result<()> {
     section.row("... p50", done.latency(0.5), "ms", "");
     section.row("... p99", done.latency(0.99), "ms", "");
     section.row("... longest", done.latency(1.0), "ms", "");
-    section.row("requests refused", done.refused as f64, "", "");
+    section.row("requests refused", done.rejected as f64, "", "");
     section.limits(
         "a leader that gets no processor time for 475 ms, as seen by a majority, is replaced.",
     );
@@ -120,10 +120,10 @@ pub async fn soak(flags: Flags) -> io::Result<()> {
 
 /// Each client resizes a job of its own, to one task and to two in turn.
 fn resize() -> Request {
-    Arc::new(|client, turn, out| {
-        let path = format!("/v1/jobs/{}/soak-{client}/resize", work::OWNER);
-        let body = format!("{{\"count\":{}}}", turn % 2 + 1);
-        let key = format!("idempotency-key: {:016x}-{turn}\r\n", client + 1);
+    Arc::new(|client, round, out| {
+        let path = format!("/v1/jobs/{}/soak-{client}/resize", workload::OWNER);
+        let body = format!("{{\"count\":{}}}", round % 2 + 1);
+        let key = format!("idempotency-key: {:016x}-{round}\r\n", client + 1);
         post(out, &path, &key, &body);
     })
 }
@@ -173,7 +173,7 @@ pub async fn resume(flags: Flags) -> io::Result<()> {
 
 /// Waits until the first task of a job has a machine.
 async fn placed(cell: &Cell, job: &str) -> io::Result<()> {
-    let key = work::key(job)?;
+    let key = workload::key(job)?;
     until(&format!("{job} placed"), async || {
         let job = cell.client().job(&key).await.ok()?.value.item;
         (job.tasks.assigned + job.tasks.running > 0).then_some(())

@@ -38,7 +38,7 @@ pub struct Load {
 pub struct Outcome {
     pub done: u64,
     /// Answers other than success.
-    pub refused: u64,
+    pub rejected: u64,
     pub seconds: f64,
     /// Milliseconds of the successes, sorted.
     pub latencies: Vec<f64>,
@@ -56,9 +56,9 @@ impl Outcome {
     /// # Errors
     /// When something was refused: then it was not the work that was to be measured.
     pub fn all_done(self) -> io::Result<Outcome> {
-        match self.refused {
+        match self.rejected {
             0 => Ok(self),
-            refused => Err(io::Error::other(format!("{refused} requests were refused"))),
+            rejected => Err(io::Error::other(format!("{rejected} requests were refused"))),
         }
     }
 }
@@ -93,12 +93,19 @@ impl Load {
         let mut clients = Vec::with_capacity(self.clients);
         for (number, connection) in connections.into_iter().enumerate() {
             let (taken, request) = (taken.clone(), self.request.clone());
-            clients.push(tokio::spawn(one(number, connection, request, taken, self.length, begun)));
+            clients.push(tokio::spawn(run_client(
+                number,
+                connection,
+                request,
+                taken,
+                self.length,
+                begun,
+            )));
         }
-        let mut outcome = Outcome { done: 0, refused: 0, seconds: 0.0, latencies: Vec::new() };
+        let mut outcome = Outcome { done: 0, rejected: 0, seconds: 0.0, latencies: Vec::new() };
         for client in clients {
-            let (latencies, refused) = client.await.map_err(io::Error::other)??;
-            outcome.refused += refused;
+            let (latencies, rejected) = client.await.map_err(io::Error::other)??;
+            outcome.rejected += rejected;
             outcome.latencies.extend(latencies);
         }
         outcome.seconds = begun.elapsed().as_secs_f64();
@@ -108,7 +115,7 @@ impl Load {
     }
 }
 
-async fn one(
+async fn run_client(
     number: usize,
     mut connection: Connection,
     request: Request,
@@ -116,28 +123,28 @@ async fn one(
     length: Length,
     begun: Instant,
 ) -> io::Result<(Vec<f64>, u64)> {
-    let (mut latencies, mut refused) = (Vec::new(), 0);
+    let (mut latencies, mut rejected) = (Vec::new(), 0);
     let mut bytes = Vec::new();
     loop {
-        let turn = taken.fetch_add(1, Ordering::Relaxed);
+        let request_number = taken.fetch_add(1, Ordering::Relaxed);
         let over = match length {
             Length::For(time) => begun.elapsed() >= time,
-            Length::Requests(most) => turn >= most,
+            Length::Requests(most) => request_number >= most,
         };
         if over {
-            return Ok((latencies, refused));
+            return Ok((latencies, rejected));
         }
         bytes.clear();
-        request(number, turn, &mut bytes);
+        request(number, request_number, &mut bytes);
         let sent = Instant::now();
         let answer = connection.exchange(&bytes).await?;
         if (200..300).contains(&answer.status) {
             latencies.push(sent.elapsed().as_secs_f64() * 1e3);
         } else {
-            if refused == 0 && number == 0 {
+            if rejected == 0 && number == 0 {
                 eprintln!("{}: {}", answer.status, String::from_utf8_lossy(answer.body));
             }
-            refused += 1;
+            rejected += 1;
         }
     }
 }

@@ -9,26 +9,26 @@
 
 mod agents;
 pub mod cell;
+mod cell_process;
 mod etcd;
 mod failover;
 mod load;
-mod part;
-mod place;
+mod placement;
 mod poll;
 mod replica;
 mod restart;
-mod work;
+mod workload;
 mod write;
 
 use crate::flags::Flags;
-use crate::record::Book;
+use crate::section_report::SectionedReport;
 use std::future::Future;
 use std::io;
 
 /// What can be measured, in the order of the report.
 const FIGURES: [&str; 7] = ["write", "place", "failover", "soak", "resume", "poll", "restart"];
 
-pub const BOOK: Book = Book {
+pub const BOOK: SectionedReport = SectionedReport {
     name: "masters",
     about: "The master as processes on one machine: replicas with flushes to disk, HTTP on \
             loopback without TLS, clients, schedulers and virtual machines beside them on the same \
@@ -39,16 +39,16 @@ pub const BOOK: Book = Book {
 
 /// All figures with their usual lengths.
 pub fn all() -> io::Result<()> {
-    FIGURES.iter().try_for_each(|what| run(&[(*what).to_owned()]))
+    FIGURES.iter().try_for_each(|figure| run(&[(*figure).to_owned()]))
 }
 
 /// `masters` and what follows it on the command line.
 pub fn run(arguments: &[String]) -> io::Result<()> {
-    let Some((what, rest)) = arguments.split_first() else { return all() };
+    let Some((figure, rest)) = arguments.split_first() else { return all() };
     let flags = Flags::parse(rest)?;
-    match what.as_str() {
+    match figure.as_str() {
         "write" => block_on(write::main(flags)),
-        "place" => block_on(place::main(flags)),
+        "place" => block_on(placement::main(flags)),
         "failover" => block_on(failover::main(flags)),
         "soak" => block_on(failover::soak(flags)),
         "resume" => block_on(failover::resume(flags)),

@@ -3,11 +3,11 @@
 
 use super::cell::{Cell, until};
 use super::load::{Connection, get};
-use super::work;
+use super::workload;
 use crate::flags::Flags;
-use crate::record::Section;
+use crate::process_usage::Usage;
 use crate::report::percentile;
-use crate::usage::Usage;
+use crate::section_report::Section;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -33,12 +33,12 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     cell.start_scheduler()?;
     let mut fleet = cell.start_agents(agents)?;
     cell.machines_up(agents).await?;
-    let owner = work::name(work::OWNER)?;
-    let submitted = cell.client().submit_job(Some(&owner), &work::job("poll", tasks)?).await;
+    let owner = workload::name(workload::OWNER)?;
+    let submitted = cell.client().submit_job(Some(&owner), &workload::job("poll", tasks)?).await;
     submitted.map_err(io::Error::other)?;
     until("all tasks run", async || {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let job = cell.client().job(&work::key("poll").ok()?).await.ok()?.value.item;
+        let job = cell.client().job(&workload::key("poll").ok()?).await.ok()?.value.item;
         (job.tasks.running == tasks).then_some(())
     })
     .await?;
@@ -48,14 +48,14 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let seconds = begun.elapsed().as_secs_f64();
     let after = usages(&cell)?;
     let summary: serde_json::Value =
-        serde_json::from_str(&fleet.ask("")?).map_err(io::Error::other)?;
-    polled(&mut section, &summary);
+        serde_json::from_str(&fleet.request("")?).map_err(io::Error::other)?;
+    add_poll_rows(&mut section, &summary);
     for (what, mut millis) in reads {
         millis.sort_by(f64::total_cmp);
         section.row(&format!("{what}, p50"), percentile(&millis, 0.5), "ms", "");
         section.row("... p99", percentile(&millis, 0.99), "ms", "< 100");
     }
-    cost(&mut section, &cell, seconds, &before, &after).await?;
+    add_cost_rows(&mut section, &cell, seconds, &before, &after).await?;
     section.limits(
         "the 10,000 machines themselves use the same two cores; with room to spare the master \
          would answer sooner, not use less.",
@@ -63,8 +63,8 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     section.save(&super::BOOK, "poll")
 }
 
-/// `summary` is what [`cellwright_sim::fleet::Summary`] says of itself.
-fn polled(section: &mut Section, summary: &serde_json::Value) {
+/// `summary` is what [`cellwright_sim::fleet::PollSummary`] says of itself.
+fn add_poll_rows(section: &mut Section, summary: &serde_json::Value) {
     let number = |key: &str| summary[key].as_f64().unwrap_or(f64::NAN);
     section.row("machines answered", number("connected"), "", "");
     section.row("interval between polls, p50", number("interval_p50") / 1e3, "s", "");
@@ -77,7 +77,7 @@ fn usages(cell: &Cell) -> io::Result<Vec<Usage>> {
     cell.pids().into_iter().map(Usage::of).collect()
 }
 
-async fn cost(
+async fn add_cost_rows(
     section: &mut Section,
     cell: &Cell,
     seconds: f64,
@@ -89,10 +89,10 @@ async fn cost(
     for (at, (before, after)) in before.iter().zip(after).enumerate() {
         let cores = (after.cpu_seconds - before.cpu_seconds) / seconds;
         sum += cores;
-        let who = if at == leader { "leader" } else { "follower" };
-        section.row(&format!("processor, {who}"), cores, "cores", "≤ 1");
+        let role = if at == leader { "leader" } else { "follower" };
+        section.row(&format!("processor, {role}"), cores, "cores", "≤ 1");
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        section.row(&format!("resident memory, {who}"), mib(after.rss_bytes), "MiB", "≤ 2,048");
+        section.row(&format!("resident memory, {role}"), mib(after.rss_bytes), "MiB", "≤ 2,048");
         section.row("... at most", mib(after.peak_bytes), "MiB", "");
     }
     section.row("processor, all replicas", sum, "cores", "");
@@ -105,7 +105,7 @@ type Reads = Vec<(&'static str, Vec<f64>)>;
 async fn read(cell: &Cell, time: Duration) -> io::Result<Reads> {
     let (leader, _) = cell.leader().await?;
     let mut connection = Connection::open(cell.member(leader)).await?;
-    let job = format!("/v1/jobs/{}/poll", work::OWNER);
+    let job = format!("/v1/jobs/{}/poll", workload::OWNER);
     let questions = [
         ("a page of 100 machines", "/v1/machines?limit=100".to_owned()),
         ("a job", job.clone()),

@@ -4,27 +4,27 @@
 //! It differs from `cellwright_gateway::serve` in how the first members are named: an open master
 //! there is always alone, and these are three.
 
-use super::part::answer_questions;
+use super::cell_process::answer_questions;
 use crate::flags::Flags;
 use axum::Router;
-use cellwright_api::client::{Client, Settings};
-use cellwright_api::masters::Masters;
+use cellwright_api::client::{ApiClientConfig, Client};
+use cellwright_api::masters::MasterList;
+use cellwright_gateway::access::authenticator::MasterAuthenticator;
 use cellwright_gateway::access::caller::Unauthenticated;
-use cellwright_gateway::access::gate::MasterGate;
-use cellwright_gateway::access::listener::{ConnInfo, Door, Gate};
-use cellwright_gateway::access::refusals::Refusals;
+use cellwright_gateway::access::listener::{Authenticator, ConnInfo, Listener};
+use cellwright_gateway::access::rejection_audit::RejectionAuditLimiter;
 use cellwright_gateway::config::Config;
 use cellwright_gateway::http::blob_peers::HttpBlobPeers;
-use cellwright_gateway::http::files::Files;
-use cellwright_gateway::http::{Api, ApiSettings};
+use cellwright_gateway::http::master_services::MasterServices;
+use cellwright_gateway::http::{Api, ApiConfig};
 use cellwright_gateway::http_peers::HttpPeers;
-use cellwright_gateway::serve::{master_settings, store_settings};
+use cellwright_gateway::serve::{master_config, store_config};
 use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::{Clock, SystemClock};
-use cellwright_master::handle::{Caller, Handle};
-use cellwright_master::history::{HistoryDesk, Keeper};
-use cellwright_master::master::{Master, World};
+use cellwright_master::handle::{Caller, MasterHandle};
+use cellwright_master::history::{HistoryService, HistoryWriter};
+use cellwright_master::master::{Environment, Master};
 use cellwright_store::{BootstrapError, Peer, RealDisk};
 use cellwright_supervise::Supervisor;
 use std::io;
@@ -38,27 +38,27 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     let config = config(&flags, &members)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let disk = RealDisk::open(&config.data_dir)?;
-    let door = Door::plain(config.listen).await?;
+    let listener = Listener::plain(config.listen).await?;
     let peers = Arc::new(HttpPeers::new(None));
-    let world = World { disk: Arc::new(disk), peers, clock: clock.clone() };
-    let (settings, store) = (master_settings(&config), store_settings(&config, None));
+    let world = Environment { disk: Arc::new(disk), peers, clock: clock.clone() };
+    let (settings, store) = (master_config(&config), store_config(&config, None));
     let master =
         Master::start(config.id, settings, store, world).await.map_err(io::Error::other)?;
     let handle = master.handle().clone();
     if config.id == 1 {
-        begin(&handle, &members).await?;
+        initialize_cell(&handle, &members).await?;
     }
     let (router, _keeper) = router(&config, &handle)?;
-    let gate = Arc::new(Anybody(MasterGate {
+    let gate = Arc::new(AllowAll(MasterAuthenticator {
         cell: config.cell.clone(),
         handle: handle.clone(),
         clock,
         audit: handle.replicated().records.audit.clone(),
-        refusals: Refusals::default(),
-        open: None,
+        rejections: RejectionAuditLimiter::default(),
+        dev_token: None,
     }));
     let stop = std::future::pending();
-    let serving = tokio::spawn(door.serve(router, gate, config.limits(), stop));
+    let serving = tokio::spawn(listener.serve(router, gate, config.limits(), stop));
     let snapshot = async |question: String| {
         if question != SNAPSHOT {
             return Err(io::Error::other(format!("{question:?}; allowed: {SNAPSHOT}")));
@@ -73,19 +73,19 @@ pub async fn main(flags: Flags) -> io::Result<()> {
 
 /// Lets everybody in: replicas of one measurement have no token in common, and what is measured is
 /// behind the door.
-struct Anybody(MasterGate);
+struct AllowAll(MasterAuthenticator);
 
-impl Gate for Anybody {
-    fn caller(&self, _: &ConnInfo, _: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
+impl Authenticator for AllowAll {
+    fn authenticate(&self, _: &ConnInfo, _: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
         Ok(Caller::Operator)
     }
 
-    fn masters(&self) -> Option<Masters> {
+    fn masters(&self) -> Option<MasterList> {
         self.0.masters()
     }
 
-    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
-        self.0.refused(connection, method, path, why);
+    fn record_rejected(&self, connection: &ConnInfo, method: &str, path: &str, why: &str) {
+        self.0.record_rejected(connection, method, path, why);
     }
 }
 
@@ -97,7 +97,7 @@ fn config(flags: &Flags, members: &[String]) -> io::Result<Config> {
 }
 
 /// The configuration of one replica, for its process and for whoever writes its first files.
-pub fn config_of(id: usize, address: &str, dir: &str, silence: u32) -> io::Result<Config> {
+pub fn config_of(id: usize, address: &str, dir: &str, missed_polls: u32) -> io::Result<Config> {
     let given = [
         ("cell", "bench".to_owned()),
         ("name", format!("replica-{id}")),
@@ -106,14 +106,14 @@ pub fn config_of(id: usize, address: &str, dir: &str, silence: u32) -> io::Resul
         ("listen", address.to_owned()),
         ("advertise", address.to_owned()),
         // A cell made from a checkpoint has machines that no agent speaks for.
-        ("silence_polls", silence.to_string()),
+        ("silence_polls", missed_polls.to_string()),
     ];
     let text = Config::default_file(&given).map_err(io::Error::other)?;
     Config::parse(&text).map_err(io::Error::other)
 }
 
 /// Names the members of a new cell; a cell that exists has its own.
-async fn begin(handle: &Handle, members: &[String]) -> io::Result<()> {
+async fn initialize_cell(handle: &MasterHandle, members: &[String]) -> io::Result<()> {
     let peer = |(id, address): (u64, &String)| {
         (id, Peer { name: format!("replica-{id}"), address: address.clone() })
     };
@@ -125,15 +125,15 @@ async fn begin(handle: &Handle, members: &[String]) -> io::Result<()> {
 }
 
 /// What the replica answers, and the thread that writes its history.
-fn router(config: &Config, handle: &Handle) -> io::Result<(Router, Keeper)> {
+fn router(config: &Config, handle: &MasterHandle) -> io::Result<(Router, HistoryWriter)> {
     let blobs = BlobStore::open(&config.data_dir, config.blob_limit).map_err(io::Error::other)?;
     let blobs = Arc::new(blobs);
-    let client = Client::new(Settings::new(vec![config.advertise.clone()]));
+    let client = Client::new(ApiClientConfig::new(vec![config.advertise.clone()]));
     let replicated = handle.replicated().clone();
-    let history = HistoryDesk::new(&config.data_dir, replicated.clone(), config.queries);
-    let kept = config.history_kept();
-    let keeper = history.keep(&config.data_dir, kept, &Supervisor::default())?;
-    let files = Arc::new(Files {
+    let history = HistoryService::new(&config.data_dir, replicated.clone(), config.queries);
+    let kept = config.history_config();
+    let keeper = history.start_writer(&config.data_dir, kept, &Supervisor::default())?;
+    let files = Arc::new(MasterServices {
         history,
         events: replicated.records.events.clone(),
         audit: replicated.records.audit.clone(),
@@ -148,6 +148,6 @@ fn router(config: &Config, handle: &Handle) -> io::Result<(Router, Keeper)> {
         blobs,
     });
     let body_limit = usize::try_from(config.body_limit).unwrap_or(usize::MAX);
-    let settings = ApiSettings { body_limit, ..ApiSettings::default() };
+    let settings = ApiConfig { body_limit, ..ApiConfig::default() };
     Ok((Api::new(handle.clone(), files, settings).router(), keeper))
 }

@@ -2,10 +2,10 @@
 
 use super::cell::{Cell, until};
 use super::load::{Length, Load};
-use super::{work, write};
+use super::{workload, write};
 use crate::flags::Flags;
-use crate::record::Section;
 use crate::report::percentile;
+use crate::section_report::Section;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ pub async fn main(flags: Flags) -> io::Result<()> {
     section.row("entries in the log after the snapshot", entries as f64, "", "");
     let times = starts(&mut cell).await?;
     report(&mut section, "from the snapshot and those entries", &times, "");
-    still_there(&cell, machines, tasks).await?;
+    verify_state(&cell, machines, tasks).await?;
     section.limits("decoding the snapshot and applying the entries, both on one core.");
     section.save(&super::BOOK, "restart")
 }
@@ -58,12 +58,12 @@ async fn build(cell: &mut Cell, machines: u32, tasks: u32) -> io::Result<()> {
     cell.start_scheduler()?;
     let agents = cell.start_agents(machines)?;
     cell.machines_up(machines).await?;
-    let owner = work::name(work::OWNER)?;
+    let owner = workload::name(workload::OWNER)?;
     let half = tasks / 2;
     for (name, count) in [("first", half), ("second", tasks - half)] {
-        let spec = work::job(name, count)?;
+        let spec = workload::job(name, count)?;
         cell.client().submit_job(Some(&owner), &spec).await.map_err(io::Error::other)?;
-        let key = work::key(name)?;
+        let key = workload::key(name)?;
         until(&format!("{count} tasks run"), async || {
             tokio::time::sleep(Duration::from_millis(200)).await;
             let job = cell.client().job(&key).await.ok()?.value.item;
@@ -96,7 +96,7 @@ fn report(section: &mut Section, what: &str, times: &[f64], target: &str) {
 
 /// # Errors
 /// When the cell that came back is not the one that was there.
-async fn still_there(cell: &Cell, machines: u32, tasks: u32) -> io::Result<()> {
+async fn verify_state(cell: &Cell, machines: u32, tasks: u32) -> io::Result<()> {
     let status = cell.client().cluster_status().await.map_err(io::Error::other)?.value;
     let held = status.tasks.running + status.tasks.assigned;
     match status.machines == machines && held >= tasks {

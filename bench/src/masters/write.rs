@@ -3,9 +3,9 @@
 use super::cell::Cell;
 use super::etcd::{self, Etcd};
 use super::load::{Length, Load, Outcome, Request, post};
-use super::work;
+use super::workload;
 use crate::flags::Flags;
-use crate::record::Section;
+use crate::section_report::Section;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ pub async fn main(flags: Flags) -> io::Result<()> {
          gateway, each put as long as a job's request, and with etcd's own tool in its own \
          protocol.",
     );
-    let cell = ours(&mut section, time).await?;
+    let cell = measure_master(&mut section, time).await?;
     match etcd::version() {
-        Some(version) => theirs(&mut section, time, &version, cell).await?,
+        Some(version) => measure_etcd(&mut section, time, &version, cell).await?,
         None => println!("etcd is not installed: scripts/install-tools.sh bench"),
     }
     section.limits(
@@ -39,13 +39,13 @@ pub async fn main(flags: Flags) -> io::Result<()> {
 }
 
 /// What is compared with etcd.
-struct Ours {
+struct MasterRates {
     many: f64,
     batches: f64,
     alone: f64,
 }
 
-async fn ours(section: &mut Section, time: Duration) -> io::Result<Ours> {
+async fn measure_master(section: &mut Section, time: Duration) -> io::Result<MasterRates> {
     let cell = Cell::start("write", 3).await?;
     let many = run(&cell, MANY, time, one_job("many")).await?;
     section.row("1,000 clients, one job a request", many.rate(), "jobs/s", "");
@@ -64,7 +64,7 @@ async fn ours(section: &mut Section, time: Duration) -> io::Result<Ours> {
     section.row("one client, one job a request, p50", alone.latency(0.5), "ms", "");
     section.row("... p99", alone.latency(0.99), "ms", "");
     section.row("...", alone.rate(), "jobs/s", "");
-    Ok(Ours { many: many.rate(), batches: rate, alone: alone.latency(0.5) })
+    Ok(MasterRates { many: many.rate(), batches: rate, alone: alone.latency(0.5) })
 }
 
 async fn run(cell: &Cell, clients: usize, time: Duration, request: Request) -> io::Result<Outcome> {
@@ -73,14 +73,14 @@ async fn run(cell: &Cell, clients: usize, time: Duration, request: Request) -> i
     Load { address, clients, length: Length::For(time), request }.run().await?.all_done()
 }
 
-async fn theirs(
+async fn measure_etcd(
     section: &mut Section,
     time: Duration,
     version: &str,
-    ours: Ours,
+    ours: MasterRates,
 ) -> io::Result<()> {
     let etcd = Etcd::start().await?;
-    let value = work::job_json("many-1000-100000", 1);
+    let value = workload::job_json("many-1000-100000", 1);
     let gateway = async |clients| {
         let (address, length) = (etcd.leader()?, Length::For(time));
         let request = etcd::put(&value);
@@ -107,19 +107,19 @@ async fn theirs(
 
 /// A job of a name nobody else takes, with an idempotency key as the product's client sends it.
 pub fn one_job(prefix: &'static str) -> Request {
-    Arc::new(move |client, turn, out| {
-        let body = work::job_json(&format!("{prefix}-{client}-{turn}"), 1);
-        let key = format!("idempotency-key: {client:016x}-{turn}\r\n");
+    Arc::new(move |client, round, out| {
+        let body = workload::job_json(&format!("{prefix}-{client}-{round}"), 1);
+        let key = format!("idempotency-key: {client:016x}-{round}\r\n");
         post(out, "/v1/jobs", &key, &body);
     })
 }
 
 fn batch() -> Request {
-    Arc::new(|client, turn, out| {
-        let job = |at| work::job_json(&format!("batch-{turn}-{at}"), 1);
+    Arc::new(|client, round, out| {
+        let job = |at| workload::job_json(&format!("batch-{round}-{at}"), 1);
         let items: Vec<String> =
             (0..BATCH).map(|at| format!("{{\"submit_job\":{}}}", job(at))).collect();
-        let key = format!("idempotency-key: {client:016x}-{turn}\r\n");
+        let key = format!("idempotency-key: {client:016x}-{round}\r\n");
         post(out, "/v1/batch", &key, &format!("{{\"items\":[{}]}}", items.join(",")));
     })
 }

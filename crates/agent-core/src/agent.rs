@@ -5,13 +5,15 @@
 //! An action that is given counts as done from then on, so it is given once. What came of it
 //! arrives as an event.
 
-use crate::decide::{self, Action, AttemptStatus, Attempts, End, Health, Phase, Requested, View};
-use crate::orders::{Orders, Taken};
+use crate::orders::{Orders, OrdersUpdate};
+use crate::reconcile::{
+    self, Action, AttemptStatus, Attempts, End, Health, Phase, ReconcileInput, Requested,
+};
+use cellwright_api::incarnation::{IncarnationNumber, IncarnationUpdate};
 use cellwright_api::internal::{AgentOrders, AgentReport, REPORT_FORMAT, TaskUsage};
-use cellwright_api::life::{LifeNumber, Told};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::{Attempt, TaskId};
-use cellwright_cell::machine::{MachineSpec, ShortageReport};
+use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,20 +38,20 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The masters should hear of it.
-    pub is_news: bool,
+    pub needs_report: bool,
     /// There may be something to do: see [`AgentCore::next_actions`].
-    pub decides: bool,
+    pub needs_reconcile: bool,
     /// Its program has begun to run.
-    pub began: bool,
+    pub started: bool,
 }
 
 /// What an answer of a master meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
-    pub life: Told,
-    pub taken: Taken,
+pub struct PollOutcome {
+    pub incarnation_change: IncarnationUpdate,
+    pub orders: OrdersUpdate,
     /// Attempts whose health is checked in another way from now on.
-    pub other_checks: Vec<Attempt>,
+    pub changed_health_checks: Vec<Attempt>,
 }
 
 /// What a report says besides what the agent itself knows.
@@ -58,7 +60,7 @@ pub struct Facts {
     pub spec: MachineSpec,
     pub packages: Option<BTreeSet<PackageRef>>,
     pub usage: Vec<TaskUsage>,
-    pub shortages: Vec<ShortageReport>,
+    pub shortages: Vec<ResourcePressureReport>,
     /// The machine's clock.
     pub wall: Time,
 }
@@ -85,19 +87,25 @@ impl AttemptEntry {
 
 #[derive(Clone, Debug)]
 pub struct AgentCore {
-    pub life: LifeNumber,
+    pub incarnation: IncarnationNumber,
     orders: Orders,
     /// When the leader is known to have heard of this machine, on the boot clock.
-    heard: Option<u64>,
+    leader_heard_at: Option<u64>,
     attempts: BTreeMap<Attempt, AttemptEntry>,
     /// Number of the newest report.
-    reported: u64,
+    report_number: u64,
 }
 
 impl AgentCore {
     #[must_use]
-    pub fn new(life: LifeNumber, orders: Orders) -> AgentCore {
-        AgentCore { life, orders, heard: None, attempts: BTreeMap::new(), reported: 0 }
+    pub fn new(incarnation: IncarnationNumber, orders: Orders) -> AgentCore {
+        AgentCore {
+            incarnation,
+            orders,
+            leader_heard_at: None,
+            attempts: BTreeMap::new(),
+            report_number: 0,
+        }
     }
 
     /// The newest orders it has taken.
@@ -121,7 +129,7 @@ impl AgentCore {
     pub fn alloc(&self, alloc: TaskId) -> Option<(Attempt, &AttemptEntry)> {
         let last = Attempt { saver: u32::MAX, ..Attempt::new(alloc, u32::MAX) };
         let mut all = self.attempts.range(Attempt::new(alloc, 0)..=last);
-        let held = all.find(|(_, entry)| entry.status.is_alloc && entry.status.lives());
+        let held = all.find(|(_, entry)| entry.status.is_alloc && entry.status.is_active());
         held.map(|(attempt, entry)| (*attempt, entry))
     }
 
@@ -139,7 +147,7 @@ impl AgentCore {
     /// What may change of an attempt while it runs, from the orders as they are. Returns those
     /// whose health is to be checked in another way.
     pub fn refresh(&mut self) -> Vec<Attempt> {
-        let mut other_checks = Vec::new();
+        let mut changed_health_checks = Vec::new();
         for order in self.orders.list() {
             let attempt = Attempt::of(order);
             let Some(entry) = self.attempts.get_mut(&attempt) else { continue };
@@ -150,35 +158,39 @@ impl AgentCore {
                 continue;
             }
             if new.health != old.health {
-                other_checks.push(attempt);
+                changed_health_checks.push(attempt);
             }
             if let (Phase::Running(health), None) = (&mut entry.status.phase, &new.health) {
                 *health = Health::Well;
             }
             entry.order = order.clone();
         }
-        other_checks
+        changed_health_checks
     }
 
     /// Takes the answer to a report that was sent then. New orders are to be on disk before
     /// [`AgentCore::next_actions`] is asked what they mean.
-    pub fn hear(&mut self, answer: AgentOrders, sent: u64) -> Heard {
-        let life = self.life.hear(answer.incarnation);
-        let mut heard = Heard { life, taken: Taken::Refused, other_checks: Vec::new() };
+    pub fn handle_orders(&mut self, answer: AgentOrders, sent: u64) -> PollOutcome {
+        let change = self.incarnation.observe(answer.incarnation);
+        let mut outcome = PollOutcome {
+            incarnation_change: change,
+            orders: OrdersUpdate::Stale,
+            changed_health_checks: Vec::new(),
+        };
         // Nothing of an answer to another life's number is for this one.
-        if life == Told::Raised {
-            return heard;
+        if change == IncarnationUpdate::Raised {
+            return outcome;
         }
         if let Some(ago) = answer.heard_ago {
             // Never later than when the leader heard: the poll arrived after it was sent.
             let at = sent.saturating_sub(ago.0);
-            self.heard = Some(self.heard.map_or(at, |before| before.max(at)));
+            self.leader_heard_at = Some(self.leader_heard_at.map_or(at, |before| before.max(at)));
         }
-        heard.taken = self.orders.take(answer);
-        if heard.taken == Taken::New {
-            heard.other_checks = self.refresh();
+        outcome.orders = self.orders.update(answer);
+        if outcome.orders == OrdersUpdate::Changed {
+            outcome.changed_health_checks = self.refresh();
         }
-        heard
+        outcome
     }
 
     /// Takes in what happened to an attempt. Nothing changes when it is not known any more.
@@ -193,36 +205,41 @@ impl AgentCore {
                     status.requested = status.requested.max(Requested::Stop);
                 }
                 if status.phase == Phase::Preparing {
-                    status.phase = Phase::Running(first_health(&entry.order));
+                    status.phase = Phase::Running(initial_health(&entry.order));
                 }
             }
             Event::Held => status.phase = Phase::Running(Health::Well),
             Event::Health(health) => {
-                if let Phase::Running(known) = &mut status.phase {
-                    *known = health;
+                if let Phase::Running(current) = &mut status.phase {
+                    *current = health;
                 }
             }
             Event::Ended(end) => status.phase = Phase::Ended(end),
         }
         let after = entry.status;
         Change {
-            is_news: before.phase != after.phase,
-            decides: before.decides_otherwise(&after),
-            began: before.phase == Phase::Preparing && matches!(after.phase, Phase::Running(_)),
+            needs_report: before.phase != after.phase,
+            needs_reconcile: before.affects_reconcile(&after),
+            started: before.phase == Phase::Preparing && matches!(after.phase, Phase::Running(_)),
         }
     }
 
     /// What is to be done now. What is given counts as done, and is not given again; where it may
     /// have led to more, ask again.
     pub fn next_actions(&mut self, now: u64) -> Vec<Action> {
-        let seen = self.statuses();
+        let statuses = self.statuses();
         let orders = self.orders.tasks.as_deref();
-        let actions = decide::decide(&View { orders, seen: &seen, heard: self.heard, now });
-        actions.iter().for_each(|action| self.note(action));
+        let actions = reconcile::reconcile(&ReconcileInput {
+            orders,
+            statuses: &statuses,
+            leader_heard_at: self.leader_heard_at,
+            now,
+        });
+        actions.iter().for_each(|action| self.mark_requested(action));
         actions
     }
 
-    fn note(&mut self, action: &Action) {
+    fn mark_requested(&mut self, action: &Action) {
         let mut request = |attempt: &Attempt, requested| {
             if let Some(entry) = self.attempts.get_mut(attempt) {
                 entry.status.requested = requested;
@@ -251,17 +268,17 @@ impl AgentCore {
     /// Everything, as the masters are told.
     pub fn report(&mut self, hang: bool, facts: Facts, now: u64) -> AgentReport {
         // By the clock of this boot, so that it grows over a restart of the agent too.
-        self.reported = now.max(self.reported + 1);
+        self.report_number = now.max(self.report_number + 1);
         AgentReport {
             format: REPORT_FORMAT,
             machine: facts.spec.name.clone(),
-            incarnation: self.life.incarnation,
-            number: self.reported,
+            incarnation: self.incarnation.incarnation,
+            number: self.report_number,
             taken: self.orders.epoch,
             hang,
             orders_digest: self.orders.digest,
             spec: Some(facts.spec),
-            tasks: decide::report(&self.statuses()),
+            tasks: reconcile::report(&self.statuses()),
             packages: facts.packages,
             usage: facts.usage,
             shortages: facts.shortages,
@@ -271,7 +288,7 @@ impl AgentCore {
 }
 
 /// One without a check is well because it runs.
-fn first_health(order: &DesiredTask) -> Health {
+fn initial_health(order: &DesiredTask) -> Health {
     match &order.action {
         Order::Run(work) if work.health.is_none() => Health::Well,
         _ => Health::Starting,

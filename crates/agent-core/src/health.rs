@@ -1,6 +1,6 @@
 //! What the answers of a health check mean (B15). Whoever asks is elsewhere.
 
-use crate::decide::Health;
+use crate::reconcile::Health;
 use cellwright_cell::health::HealthCheck;
 use cellwright_cell::time::Span;
 
@@ -9,35 +9,35 @@ const STARTING_INTERVAL: Span = Span(500);
 
 /// What answers so far mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checker {
+pub struct HealthTracker {
     health: Health,
     failures_in_row: u32,
     /// Failures in a row that count.
-    most: u32,
+    failure_threshold: u32,
     /// Failures before do not count, unless it was well already.
-    counts_from: u64,
+    grace_ends: u64,
 }
 
-impl Checker {
+impl HealthTracker {
     /// Of a task that started then, in milliseconds.
     #[must_use]
-    pub fn new(check: &HealthCheck, started: u64) -> Checker {
-        Checker {
+    pub fn new(check: &HealthCheck, started: u64) -> HealthTracker {
+        HealthTracker {
             health: Health::Starting,
             failures_in_row: 0,
-            most: check.failures,
-            counts_from: started.saturating_add(check.start_period.0),
+            failure_threshold: check.failures,
+            grace_ends: started.saturating_add(check.start_period.0),
         }
     }
 
     /// Takes one answer.
-    pub fn hear(&mut self, well: bool, now: u64) -> Health {
+    pub fn record_result(&mut self, well: bool, now: u64) -> Health {
         if well {
             self.failures_in_row = 0;
             self.health = Health::Well;
-        } else if self.health != Health::Starting || now >= self.counts_from {
+        } else if self.health != Health::Starting || now >= self.grace_ends {
             self.failures_in_row = self.failures_in_row.saturating_add(1);
-            if self.failures_in_row >= self.most {
+            if self.failures_in_row >= self.failure_threshold {
                 self.health = Health::Ill;
             }
         }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_task_that_starts_is_asked_more_often() {
-        let mut checker = Checker::new(&check(), 0);
+        let mut checker = HealthTracker::new(&check(), 0);
         assert_eq!(checker.interval(&check()), Span(500));
-        checker.hear(true, 1);
+        checker.record_result(true, 1);
         assert_eq!(checker.interval(&check()), Span(1000));
     }
 
@@ -81,9 +81,9 @@ mod tests {
     fn failures_count_after_the_start_and_in_a_row() {
         use Health::{Ill, Starting, Well};
         let play = |answers: &[(bool, u64)]| {
-            let mut checker = Checker::new(&check(), 1000);
-            let heard = answers.iter().map(|(well, now)| checker.hear(*well, *now));
-            heard.collect::<Vec<Health>>()
+            let mut checker = HealthTracker::new(&check(), 1000);
+            let results = answers.iter().map(|(well, now)| checker.record_result(*well, *now));
+            results.collect::<Vec<Health>>()
         };
         let slow = play(&[(false, 1000), (false, 1050), (false, 1099), (true, 1100)]);
         assert_eq!(slow, [Starting, Starting, Starting, Well]);

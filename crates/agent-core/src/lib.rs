@@ -6,11 +6,11 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`agent`] | one agent: its orders, its attempts, its reports; events in, actions out |
-//! | [`decide`] | orders, attempts, now → actions |
+//! | [`reconcile`] | orders, attempts, now → actions |
 //! | [`orders`] | the newest orders, and which answers are older than them |
 //! | [`health`] | what the answers of a health check mean |
 //! | [`usage`] | readings → rates, and the usage of a report |
-//! | [`control`] | who gives way on a crowded machine, and when the masters are asked for help |
+//! | [`resource_control`] | who gives way on a crowded machine, and when the masters are asked for help |
 //! | [`cpus`] | sets of CPUs |
 //!
 //! **Invariant:** nothing here reads a clock, a file or a socket, or draws a number: times and what
@@ -20,9 +20,9 @@
 //! repeated by a test; calls cannot.
 
 pub mod agent;
-pub mod control;
 pub mod cpus;
-pub mod decide;
 pub mod health;
 pub mod orders;
+pub mod reconcile;
+pub mod resource_control;
 pub mod usage;

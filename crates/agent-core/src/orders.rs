@@ -7,7 +7,7 @@ use cellwright_cell::desired::DesiredTask;
 use serde::{Deserialize, Serialize};
 
 /// A digest that no orders have: the masters answer it with all of them.
-const NONE_HELD: u64 = u64::MAX;
+const NO_ORDERS_DIGEST: u64 = u64::MAX;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orders {
@@ -19,31 +19,31 @@ pub struct Orders {
 
 impl Default for Orders {
     fn default() -> Orders {
-        Orders { epoch: Epoch::default(), digest: NONE_HELD, tasks: None }
+        Orders { epoch: Epoch::default(), digest: NO_ORDERS_DIGEST, tasks: None }
     }
 }
 
 /// What an answer meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum OrdersUpdate {
     /// Older than what is held.
-    Refused,
+    Stale,
     /// As before.
-    Same,
+    Unchanged,
     /// Other tasks than before: write them down, then obey.
-    New,
+    Changed,
 }
 
 impl Orders {
-    pub fn take(&mut self, answer: AgentOrders) -> Taken {
+    pub fn update(&mut self, answer: AgentOrders) -> OrdersUpdate {
         if answer.epoch < self.epoch {
-            return Taken::Refused;
+            return OrdersUpdate::Stale;
         }
         self.epoch = answer.epoch;
-        let Some(tasks) = answer.tasks else { return Taken::Same };
+        let Some(tasks) = answer.tasks else { return OrdersUpdate::Unchanged };
         self.digest = answer.orders_digest;
         self.tasks = Some(tasks);
-        Taken::New
+        OrdersUpdate::Changed
     }
 
     #[must_use]
@@ -57,9 +57,9 @@ mod tests {
     use super::*;
     use cellwright_cell::time::Span;
 
-    fn answer(era: u64, index: u64, tasks: Option<Vec<DesiredTask>>) -> AgentOrders {
+    fn answer(epoch: u64, index: u64, tasks: Option<Vec<DesiredTask>>) -> AgentOrders {
         AgentOrders {
-            epoch: Epoch { era, index },
+            epoch: Epoch { era: epoch, index },
             tasks,
             orders_digest: index,
             poll: Span::seconds(5),
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn only_newer_orders_are_taken() {
         let mut orders = Orders::default();
-        assert_eq!(orders.take(answer(0, 0, None)), Taken::Same);
-        assert_eq!((orders.tasks.as_ref(), orders.digest), (None, NONE_HELD));
-        assert_eq!(orders.take(answer(2, 7, Some(Vec::new()))), Taken::New);
+        assert_eq!(orders.update(answer(0, 0, None)), OrdersUpdate::Unchanged);
+        assert_eq!((orders.tasks.as_ref(), orders.digest), (None, NO_ORDERS_DIGEST));
+        assert_eq!(orders.update(answer(2, 7, Some(Vec::new()))), OrdersUpdate::Changed);
         assert_eq!((orders.tasks.as_ref(), orders.digest), (Some(&Vec::new()), 7));
-        assert_eq!(orders.take(answer(1, 99, Some(Vec::new()))), Taken::Refused);
-        assert_eq!(orders.take(answer(2, 6, None)), Taken::Refused);
-        assert_eq!(orders.take(answer(2, 9, None)), Taken::Same);
+        assert_eq!(orders.update(answer(1, 99, Some(Vec::new()))), OrdersUpdate::Stale);
+        assert_eq!(orders.update(answer(2, 6, None)), OrdersUpdate::Stale);
+        assert_eq!(orders.update(answer(2, 9, None)), OrdersUpdate::Unchanged);
         assert_eq!((orders.epoch, orders.digest), (Epoch { era: 2, index: 9 }, 7));
     }
 }

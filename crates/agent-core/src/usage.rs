@@ -29,7 +29,7 @@ pub struct Usage {
     /// Most RAM seen so far.
     pub ram_peak: u64,
     /// Milli-cores that the task wanted and did not get, as far as the kernel knows.
-    pub cpu_wanting: Option<u64>,
+    pub cpu_unmet: Option<u64>,
 }
 
 /// Makes rates of readings.
@@ -55,22 +55,22 @@ impl Meter {
             let spent = u64::try_from(new.saturating_sub(old).as_micros()).unwrap_or(u64::MAX);
             spent.saturating_mul(1000) / micros
         };
-        let moved = reading.io.saturating_sub(old.io);
+        let io_bytes = reading.io.saturating_sub(old.io);
         let stalled = reading.cpu_stalled.zip(old.cpu_stalled);
         let now = Resources {
             cpu: milli(reading.cpu, old.cpu),
             ram: reading.ram,
             disk,
-            disk_rate: moved.saturating_mul(1_000_000) / micros,
+            disk_rate: io_bytes.saturating_mul(1_000_000) / micros,
         };
-        let cpu_wanting = stalled.map(|(new, old)| milli(new, old));
-        Some(Usage { now, ram_peak: self.ram_peak, cpu_wanting })
+        let cpu_unmet = stalled.map(|(new, old)| milli(new, old));
+        Some(Usage { now, ram_peak: self.ram_peak, cpu_unmet })
     }
 }
 
 /// What a task used when it was last looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Latest {
+pub struct LatestReading {
     /// On the boot clock.
     pub at: u64,
     pub reading: Reading,
@@ -83,14 +83,14 @@ pub struct Latest {
 /// The newest readings of all tasks, from which reports are made.
 #[derive(Clone, Debug, Default)]
 pub struct Readings {
-    latest: BTreeMap<Attempt, Latest>,
+    latest: BTreeMap<Attempt, LatestReading>,
 }
 
 impl Readings {
     /// Takes in one reading of a task.
-    pub fn note(&mut self, attempt: Attempt, at: u64, reading: Reading, disk: u64) {
+    pub fn record(&mut self, attempt: Attempt, at: u64, reading: Reading, disk: u64) {
         let ram_peak = self.latest.get(&attempt).map_or(0, |old| old.ram_peak).max(reading.ram);
-        self.latest.insert(attempt, Latest { at, reading, disk, ram_peak });
+        self.latest.insert(attempt, LatestReading { at, reading, disk, ram_peak });
     }
 
     /// Forgets those that are gone.
@@ -100,7 +100,7 @@ impl Readings {
 
     /// All that was read; peaks begin anew.
     #[must_use]
-    pub fn take(&mut self) -> BTreeMap<Attempt, Latest> {
+    pub fn take(&mut self) -> BTreeMap<Attempt, LatestReading> {
         let taken = self.latest.clone();
         self.latest.values_mut().for_each(|latest| latest.ram_peak = 0);
         taken
@@ -116,9 +116,9 @@ pub struct Sampler {
 impl Sampler {
     /// Rates since the last call, memory as its peak since then. An attempt's first reading says
     /// nothing of rates, so it is left out.
-    pub fn usage(&mut self, latest: &BTreeMap<Attempt, Latest>) -> Vec<TaskUsage> {
+    pub fn usage(&mut self, latest: &BTreeMap<Attempt, LatestReading>) -> Vec<TaskUsage> {
         self.meters.retain(|attempt, _| latest.contains_key(attempt));
-        let used = |(attempt, latest): (&Attempt, &Latest)| {
+        let used = |(attempt, latest): (&Attempt, &LatestReading)| {
             let meter = self.meters.entry(*attempt).or_default();
             let now = Duration::from_millis(latest.at);
             let used = meter.measure(now, latest.reading, latest.disk)?.now;
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(meter.measure(at(1000), reading(500, 0, 900, 0), 7), None);
         let usage = meter.measure(at(3000), reading(1500, 100, 300, 4096), 8).unwrap();
         assert_eq!(usage.now, Resources::new(500, 300, 8, 2048));
-        assert_eq!((usage.ram_peak, usage.cpu_wanting), (900, Some(50)));
+        assert_eq!((usage.ram_peak, usage.cpu_unmet), (900, Some(50)));
         assert_eq!(meter.measure(at(3000), reading(1500, 100, 300, 4096), 8), None);
         let after_restart = meter.measure(at(4000), reading(0, 0, 1, 0), 8).unwrap();
         assert_eq!(after_restart.now, Resources::new(0, 1, 8, 0));
@@ -161,15 +161,15 @@ mod tests {
         let mut readings = Readings::default();
         let mut note = |at, cpu_ms, ram, io| {
             let cpu = Duration::from_millis(cpu_ms);
-            readings.note(attempt, at, Reading { cpu, ram, io, ..Reading::default() }, 7);
+            readings.record(attempt, at, Reading { cpu, ram, io, ..Reading::default() }, 7);
             readings.latest[&attempt].ram_peak
         };
         assert_eq!((note(500, 50, 9, 0), note(1000, 100, 5, 0)), (9, 9));
         let mut sampler = Sampler::default();
         assert_eq!(sampler.usage(&readings.take()), []);
-        readings.note(attempt, 2000, Reading { ram: 9, ..Reading::default() }, 7);
+        readings.record(attempt, 2000, Reading { ram: 9, ..Reading::default() }, 7);
         let cpu = Duration::from_millis(1100);
-        readings.note(attempt, 3000, Reading { cpu, ram: 5, io: 4000, ..Reading::default() }, 7);
+        readings.record(attempt, 3000, Reading { cpu, ram: 5, io: 4000, ..Reading::default() }, 7);
         let found = sampler.usage(&readings.take());
         assert_eq!(found[0].used, Resources::new(500, 9, 7, 2000));
         assert_eq!((found[0].task.0, found[0].attempt), (1, 2));

@@ -14,17 +14,17 @@
 use crate::boot;
 use crate::open_files;
 use crate::proc;
-use crate::record::{self, Keep, RecordError};
+use crate::record::{self, Durability, RecordError};
 use crate::shim::protocol::{
-    Begun, Cause, EXIT, Exit, LAUNCH, LOGS, Launch, MemoryEnd, Request, SOCKET, Status,
+    EXIT, Exit, ExitCause, LAUNCH, LOGS, Launch, OomCause, Request, SOCKET, ShimRecord, Status,
 };
-use crate::shim::room::{Inside, Room};
-use crate::shim::{self, begun_in, exit_of, is_alive};
-use crate::shim_program::{ShimProgram, Turn};
+use crate::shim::sandbox::{Occupancy, Sandbox};
+use crate::shim::{self, exit_of, is_alive, read_begun};
+use crate::shim_program::{ShimProgram, StartPermit};
 use crate::watch::Finding;
-use cellwright_agent_core::decide::{End, Health};
+use cellwright_agent_core::reconcile::{End, Health};
 use cellwright_cell::id::Attempt;
-use cellwright_supervise::{of_request, plant};
+use cellwright_supervise::{failpoint, spawn_request};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::OpenOptions;
@@ -41,104 +41,120 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 /// Between two looks at a shim that is there and does not answer yet.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Between two looks at what cannot be looked at.
-const LOOK_AGAIN_LATER: Duration = Duration::from_secs(1);
+const ERROR_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks in vain at a shim that is to end its task, after which it is called.
-const CALL_AFTER: u32 = 100;
+const SOCKET_RECREATE_AFTER: u32 = 100;
 /// How long a new shim may take to say that it is ready before it is looked for.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Shims that did not begin, after which the attempt is given up.
-const TRIES: u32 = 3;
+const MAX_START_ATTEMPTS: u32 = 3;
 
 /// What is heard of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum AttemptUpdate {
     Status(Status),
     Health(Health),
-    Found(Finding),
+    Finding(Finding),
     /// The last that is heard.
     Ended(End, String),
 }
 
-/// Follows the attempt in `folder` to its end; starts a shim when none ever began, in the turn that
-/// was `given`, if one was.
-pub async fn follow(
+/// Follows the attempt in `state_dir` to its end; starts a shim when none ever began, in the turn that
+/// was `permit`, if one was.
+pub async fn supervise_attempt(
     attempt: Attempt,
     folder: PathBuf,
     program: ShimProgram,
-    mut given: Option<Turn>,
+    mut permit: Option<StartPermit>,
     mut requests: mpsc::UnboundedReceiver<Request>,
-    heard: mpsc::UnboundedSender<(Attempt, Heard)>,
+    updates: mpsc::UnboundedSender<(Attempt, AttemptUpdate)>,
 ) {
-    let (mut tries, mut deaf) = (0, 0_u32);
+    let (mut tries, mut failed_connects) = (0, 0_u32);
     // Said before anybody was there to hear it.
-    let mut unsaid: Vec<Request> = Vec::new();
+    let mut pending_requests: Vec<Request> = Vec::new();
     let ended = loop {
-        plant("follow");
+        failpoint("follow");
         while let Ok(request) = requests.try_recv() {
-            unsaid.push(request);
+            pending_requests.push(request);
         }
         // For one look: whoever cannot start now must not keep others from it.
-        let given = given.take();
-        match standing(&folder) {
+        let permit = permit.take();
+        match shim_state(&folder) {
             // The disk, or the table of descriptors: that passes, and the attempt is as it is.
             Err(RecordError::Io { path, why }) => {
-                drop(given);
+                drop(permit);
                 tracing::warn!(%attempt, path = %path.display(), %why, "cannot be looked at");
-                sleep(LOOK_AGAIN_LATER).await;
+                sleep(ERROR_RETRY_INTERVAL).await;
             }
-            Err(error @ RecordError::Damaged { .. }) => break lost(&error.to_string()),
-            Ok(Standing::Ended(exit)) => break exit,
-            Ok(Standing::Alive) => match connect(&folder).await {
+            Err(error @ RecordError::Damaged { .. }) => break lost_exit(&error.to_string()),
+            Ok(ShimState::Ended(exit)) => break exit,
+            Ok(ShimState::Alive) => match connect(&folder).await {
                 Ok(stream) => {
-                    drop(given);
-                    deaf = 0;
-                    talk(stream, attempt, &mut requests, &mut unsaid, &heard).await;
+                    drop(permit);
+                    failed_connects = 0;
+                    exchange_messages(
+                        stream,
+                        attempt,
+                        &mut requests,
+                        &mut pending_requests,
+                        &updates,
+                    )
+                    .await;
                 }
                 Err(_) => {
-                    deaf += 1;
+                    failed_connects += 1;
                     // Only who is to end anyway: one that has just begun would die of it.
-                    if deaf % CALL_AFTER == 0 && unsaid.iter().any(ends) {
-                        call(&folder);
+                    if failed_connects % SOCKET_RECREATE_AFTER == 0
+                        && pending_requests.iter().any(is_termination)
+                    {
+                        request_new_socket(&folder);
                     }
-                    sleep(LOOK_AGAIN).await;
+                    sleep(POLL_INTERVAL).await;
                 }
             },
-            Ok(Standing::Orphaned(begun)) => {
-                sweep(&begun).await;
-                take_down(&folder).await;
-                break end(&folder, Cause::Lost("its shim died".into()));
+            Ok(ShimState::Orphaned(begun)) => {
+                kill_orphans(&begun).await;
+                tear_down(&folder).await;
+                break record_exit(&folder, ExitCause::Lost("its shim died".into()));
             }
-            Ok(Standing::Unbegun) => {
-                let turn = match given {
-                    None => turn(&program, &mut requests, &mut unsaid).await,
-                    given => given,
+            Ok(ShimState::NotStarted) => {
+                let turn = match permit {
+                    None => {
+                        wait_for_start_permit(&program, &mut requests, &mut pending_requests).await
+                    }
+                    permit => permit,
                 };
-                let over = match tries {
-                    _ if unsaid.iter().any(ends) => Some(Cause::Told),
-                    TRIES.. => Some(not_started("its shim does not begin; see shim.log")),
-                    _ => begin(&folder, &program, &unsaid).await.err().map(|why| not_started(&why)),
+                let failure = match tries {
+                    _ if pending_requests.iter().any(is_termination) => Some(ExitCause::Told),
+                    MAX_START_ATTEMPTS.. => {
+                        Some(not_started("its shim does not begin; see shim.log"))
+                    }
+                    _ => start_with_lease(&folder, &program, &pending_requests)
+                        .await
+                        .err()
+                        .map(|why| not_started(&why)),
                 };
                 drop(turn);
                 tries += 1;
                 // A slow shim that begins now after all is found at the next look.
-                if let Some(exit) = over.and_then(|cause| give_up(&folder, cause)) {
-                    take_down(&folder).await;
+                if let Some(exit) = failure.and_then(|cause| give_up(&folder, cause)) {
+                    tear_down(&folder).await;
                     break exit;
                 }
             }
         }
     };
     // The loop that wanted to hear it may have ended.
-    let _ = heard.send((attempt, Heard::Ended(ended.end(), words(&ended))));
+    let _ = updates.send((attempt, AttemptUpdate::Ended(ended.outcome(), exit_message(&ended))));
 }
 
 /// Has the shim make its socket again: a task of the same account can have removed it.
-fn call(folder: &Path) {
-    let Ok(Some(begun)) = begun_in(folder) else { return };
-    let is_it = proc::one(begun.shim).is_some_and(|process| process.born == begun.born);
-    if let Some(pid) = Pid::from_raw(begun.shim).filter(|_| is_it) {
+fn request_new_socket(folder: &Path) {
+    let Ok(Some(begun)) = read_begun(folder) else { return };
+    let is_same_process = proc::get(begun.shim).is_some_and(|process| process.born == begun.born);
+    if let Some(pid) = Pid::from_raw(begun.shim).filter(|_| is_same_process) {
         // Gone meanwhile is what is wanted.
         let _ = kill_process(pid, Signal::HUP);
     }
@@ -146,26 +162,30 @@ fn call(folder: &Path) {
 
 /// A turn to start, waited for with open ears: hundreds may be before it, and meanwhile leases are
 /// renewed and tasks told to end. Nothing when it need not start any more.
-async fn turn(
+async fn wait_for_start_permit(
     program: &ShimProgram,
     requests: &mut mpsc::UnboundedReceiver<Request>,
-    unsaid: &mut Vec<Request>,
-) -> Option<Turn> {
-    let turn = program.turn();
+    pending_requests: &mut Vec<Request>,
+) -> Option<StartPermit> {
+    let turn = program.start_permit();
     tokio::pin!(turn);
-    while !unsaid.iter().any(ends) {
+    while !pending_requests.iter().any(is_termination) {
         tokio::select! {
             biased;
             turn = &mut turn => return turn,
-            Some(request) = requests.recv() => unsaid.push(request),
+            Some(request) = requests.recv() => pending_requests.push(request),
         }
     }
     None
 }
 
 /// Starts a shim for what was launched, with the lease as it is by now.
-async fn begin(folder: &Path, program: &ShimProgram, unsaid: &[Request]) -> Result<(), String> {
-    let newest = unsaid.iter().filter_map(|request| match request {
+async fn start_with_lease(
+    folder: &Path,
+    program: &ShimProgram,
+    pending_requests: &[Request],
+) -> Result<(), String> {
+    let newest = pending_requests.iter().filter_map(|request| match request {
         Request::Lease { until } => Some(*until),
         _ => None,
     });
@@ -173,35 +193,36 @@ async fn begin(folder: &Path, program: &ShimProgram, unsaid: &[Request]) -> Resu
         let path = folder.join(LAUNCH);
         if let Ok(Some(mut launch)) = record::read::<Launch>(&path) {
             launch.lease_until = launch.lease_until.max(Some(until));
-            record::write(&path, &launch, Keep::Process).map_err(|error| error.to_string())?;
+            record::write(&path, &launch, Durability::Process)
+                .map_err(|error| error.to_string())?;
         }
     }
     let started = start_shim(folder, program).await;
     started.map_err(|error| format!("its shim cannot be started: {error}"))
 }
 
-fn ends(request: &Request) -> bool {
+fn is_termination(request: &Request) -> bool {
     matches!(request, Request::Stop { .. } | Request::Kill)
 }
 
-enum Standing {
+enum ShimState {
     Ended(Exit),
     Alive,
-    Orphaned(Begun),
-    Unbegun,
+    Orphaned(ShimRecord),
+    NotStarted,
 }
 
 /// The order of the looks matters: a shim writes its end before it lets go of the lock.
-fn standing(folder: &Path) -> Result<Standing, RecordError> {
+fn shim_state(folder: &Path) -> Result<ShimState, RecordError> {
     let io = |why| RecordError::Io { path: folder.to_owned(), why };
     let is_alive = is_alive(folder).map_err(io)?;
     match exit_of(folder) {
-        Ok(Some(exit)) => return Ok(Standing::Ended(exit)),
+        Ok(Some(exit)) => return Ok(ShimState::Ended(exit)),
         // A shim that lives will write its end over whatever lies there.
-        Ok(None) | Err(RecordError::Damaged { .. }) if is_alive => return Ok(Standing::Alive),
+        Ok(None) | Err(RecordError::Damaged { .. }) if is_alive => return Ok(ShimState::Alive),
         other => drop(other?),
     }
-    Ok(begun_in(folder)?.map_or(Standing::Unbegun, Standing::Orphaned))
+    Ok(read_begun(folder)?.map_or(ShimState::NotStarted, ShimState::Orphaned))
 }
 
 /// A socket's address is short and a folder's path may not be: it is reached through the folder.
@@ -212,18 +233,18 @@ async fn connect(folder: &Path) -> io::Result<UnixStream> {
 }
 
 /// Until the line is cut.
-async fn talk(
+async fn exchange_messages(
     stream: UnixStream,
     attempt: Attempt,
     requests: &mut mpsc::UnboundedReceiver<Request>,
-    unsaid: &mut Vec<Request>,
-    heard: &mpsc::UnboundedSender<(Attempt, Heard)>,
+    pending_requests: &mut Vec<Request>,
+    updates: &mpsc::UnboundedSender<(Attempt, AttemptUpdate)>,
 ) {
     let (from, mut to) = stream.into_split();
     let mut lines = BufReader::new(from).lines();
-    for request in std::mem::take(unsaid) {
-        if say(&mut to, &request).await.is_err() {
-            unsaid.push(request);
+    for request in std::mem::take(pending_requests) {
+        if send_request(&mut to, &request).await.is_err() {
+            pending_requests.push(request);
         }
     }
     loop {
@@ -231,15 +252,15 @@ async fn talk(
             line = lines.next_line() => {
                 let Ok(Some(line)) = line else { return };
                 match serde_json::from_str::<Status>(&line) {
-                    Ok(status) => drop(heard.send((attempt, Heard::Status(status)))),
+                    Ok(status) => drop(updates.send((attempt, AttemptUpdate::Status(status)))),
                     Err(error) => tracing::warn!(%attempt, %error, "a shim says what is no status"),
                 }
             }
             request = requests.recv() => {
                 // The agent ends; its shims do not.
                 let Some(request) = request else { return std::future::pending().await };
-                if say(&mut to, &request).await.is_err() {
-                    unsaid.push(request);
+                if send_request(&mut to, &request).await.is_err() {
+                    pending_requests.push(request);
                     return;
                 }
             }
@@ -247,7 +268,10 @@ async fn talk(
     }
 }
 
-async fn say(to: &mut tokio::net::unix::OwnedWriteHalf, request: &Request) -> io::Result<()> {
+async fn send_request(
+    to: &mut tokio::net::unix::OwnedWriteHalf,
+    request: &Request,
+) -> io::Result<()> {
     let line = serde_json::to_string(request).map_err(io::Error::other)?;
     to.write_all((line + "\n").as_bytes()).await
 }
@@ -257,7 +281,7 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let log = options.append(true).create(true).mode(0o600).open(folder.join("shim.log"))?;
     let mut child = Command::from(shim.command(folder))
-        .envs(open_files::passed_on())
+        .envs(open_files::inherited_env())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -266,17 +290,17 @@ async fn start_shim(folder: &Path, shim: &ShimProgram) -> io::Result<()> {
         let mut line = String::new();
         let mut out = BufReader::new(out);
         // Whatever comes of it, the next look says how things stand.
-        let _ = timeout(READY_WITHIN, out.read_line(&mut line)).await;
+        let _ = timeout(READY_TIMEOUT, out.read_line(&mut line)).await;
     }
     // Reaped when it ends; it ends with its task.
-    of_request("the wait for a shim", async move { drop(child.wait().await) });
+    spawn_request("the wait for a shim", async move { drop(child.wait().await) });
     Ok(())
 }
 
 /// Kills what a dead shim left behind: it is in the shim's session, or below something that is.
 /// What had moved to a session of its own *and* lost its parents is out of reach without control
 /// groups.
-async fn sweep(begun: &Begun) {
+async fn kill_orphans(begun: &ShimRecord) {
     // Given up by an agent that died before it wrote so: there never was a shim.
     if begun.shim <= 0 {
         return;
@@ -287,7 +311,7 @@ async fn sweep(begun: &Begun) {
         return;
     }
     loop {
-        let all = proc::all();
+        let all = proc::list();
         // The number belongs to a stranger, so nobody is left in the session it named.
         if all.get(&begun.shim).is_some_and(|now| now.born != begun.born) {
             return;
@@ -298,7 +322,7 @@ async fn sweep(begun: &Begun) {
         let mut left: Vec<i32> = Vec::new();
         for process in all.values().filter(own) {
             left.push(process.pid);
-            left.extend(proc::below(&all, process.pid).iter().map(|below| below.pid));
+            left.extend(proc::descendants(&all, process.pid).iter().map(|below| below.pid));
         }
         if left.is_empty() {
             return;
@@ -307,66 +331,66 @@ async fn sweep(begun: &Begun) {
             // Gone meanwhile is what is wanted.
             let _ = kill_process(pid, Signal::KILL);
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// Kills and removes what stands around a task whose shim is gone, or never was.
-pub async fn take_down(folder: &Path) {
+pub async fn tear_down(folder: &Path) {
     let launch = record::read::<Launch>(&folder.join(LAUNCH)).ok().flatten();
-    let Some(Ok(room)) = launch.as_ref().map(Room::of) else { return };
+    let Some(Ok(room)) = launch.as_ref().map(Sandbox::of) else { return };
     while !room.kill() {
-        sleep(LOOK_AGAIN).await;
+        sleep(POLL_INTERVAL).await;
     }
     // What does not go is found at the agent's next start.
-    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.clear(Inside::Nobody)).await {
+    if let Ok(stuck) = tokio::task::spawn_blocking(move || room.tear_down(Occupancy::Empty)).await {
         for stuck in stuck {
             tracing::warn!(stuck, "what stood around a task stays");
         }
     }
 }
 
-fn not_started(why: &str) -> Cause {
-    Cause::CouldNotStart(why.to_owned())
+fn not_started(why: &str) -> ExitCause {
+    ExitCause::CouldNotStart(why.to_owned())
 }
 
 /// Ends an attempt that never began, by beginning it: no shim can any more. Nothing when one was
 /// faster.
-pub fn give_up(folder: &Path, cause: Cause) -> Option<Exit> {
-    match shim::claim(folder, &Begun { shim: 0, born: 0, boot_id: String::new() }) {
+pub fn give_up(folder: &Path, cause: ExitCause) -> Option<Exit> {
+    match shim::claim(folder, &ShimRecord { shim: 0, born: 0, boot_id: String::new() }) {
         Ok(true) => {
-            tell(folder, &cause);
-            Some(end(folder, cause))
+            log_start_failure(folder, &cause);
+            Some(record_exit(folder, cause))
         }
         Ok(false) => None,
         Err(error) => {
             // Without a disk no shim begins either.
             tracing::error!(%error, "an attempt cannot be given up");
-            Some(end(folder, cause))
+            Some(record_exit(folder, cause))
         }
     }
 }
 
 /// Characters of what is told of one end.
-const MOST_WORDS: usize = 2000;
+const MAX_MESSAGE_CHARS: usize = 2000;
 
 /// Why nothing ever began stands where its owner looks for what the task said.
-fn tell(folder: &Path, cause: &Cause) {
-    let Cause::CouldNotStart(why) = cause else { return };
-    let why: String = why.chars().take(MOST_WORDS).collect();
+fn log_start_failure(folder: &Path, cause: &ExitCause) {
+    let ExitCause::CouldNotStart(why) = cause else { return };
+    let why: String = why.chars().take(MAX_MESSAGE_CHARS).collect();
     let log = OpenOptions::new().create(true).append(true).open(folder.join(LOGS).join("stderr"));
-    let told = log.and_then(|mut log| log.write_all(format!("[cell: {why}]\n").as_bytes()));
-    if let Err(error) = told {
+    let written = log.and_then(|mut log| log.write_all(format!("[cell: {why}]\n").as_bytes()));
+    if let Err(error) = written {
         tracing::warn!(%error, why, "what kept a task from its start cannot be told in its log");
     }
 }
 
 /// Writes down an end that no shim has written, so that the next agent finds the same. One that is
 /// there counts, and is what is said.
-pub fn end(folder: &Path, cause: Cause) -> Exit {
-    let exit = Exit { cause, ..lost("") };
+pub fn record_exit(folder: &Path, cause: ExitCause) -> Exit {
+    let exit = Exit { cause, ..lost_exit("") };
     let draft = folder.join(format!("{EXIT}-agent"));
-    let written = record::write(&draft, &exit, Keep::PowerCut).and_then(|()| {
+    let written = record::write(&draft, &exit, Durability::PowerCut).and_then(|()| {
         let io = |why| RecordError::Io { path: folder.to_owned(), why };
         match std::fs::hard_link(&draft, folder.join(EXIT)) {
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => exit_of(folder),
@@ -384,20 +408,20 @@ pub fn end(folder: &Path, cause: Cause) -> Exit {
     }
 }
 
-fn lost(why: &str) -> Exit {
-    let cause = Cause::Lost(why.to_owned());
-    let memory = MemoryEnd::Nothing;
+fn lost_exit(why: &str) -> Exit {
+    let cause = ExitCause::Lost(why.to_owned());
+    let memory = OomCause::Nothing;
     let (code, signal, notice, started) = (None, None, None, None);
     Exit { code, signal, cause, memory, notice, started, ended: boot::now(), filtered: false }
 }
 
-fn words(exit: &Exit) -> String {
-    if exit.memory != MemoryEnd::Nothing {
+fn exit_message(exit: &Exit) -> String {
+    if exit.memory != OomCause::Nothing {
         return format!("killed for memory, {:?}", exit.memory);
     }
     match (&exit.cause, exit.code, exit.signal) {
-        (Cause::CouldNotStart(why) | Cause::Lost(why), _, _) => why.clone(),
-        (Cause::Condemned { why, .. }, _, _) => why.clone(),
+        (ExitCause::CouldNotStart(why) | ExitCause::Lost(why), _, _) => why.clone(),
+        (ExitCause::Condemned { why, .. }, _, _) => why.clone(),
         (cause, Some(code), _) => format!("exit code {code}, {cause:?}"),
         (cause, _, Some(signal)) => format!("signal {signal}, {cause:?}"),
         (cause, None, None) => format!("{cause:?}"),
@@ -407,17 +431,18 @@ fn words(exit: &Exit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
+    use crate::state_dir::scratch::Scratch;
 
     #[test]
     fn what_could_not_start_says_why_in_its_log() {
         let scratch = Scratch::new();
         std::fs::create_dir(scratch.path(LOGS)).unwrap();
-        let exit = give_up(&scratch.path(""), Cause::CouldNotStart("ram: 1; allowed: 2".into()));
+        let exit =
+            give_up(&scratch.path(""), ExitCause::CouldNotStart("ram: 1; allowed: 2".into()));
         assert!(exit.is_some());
-        let said = std::fs::read_to_string(scratch.path(LOGS).join("stderr")).unwrap();
-        assert_eq!(said, "[cell: ram: 1; allowed: 2]\n");
+        let log = std::fs::read_to_string(scratch.path(LOGS).join("stderr")).unwrap();
+        assert_eq!(log, "[cell: ram: 1; allowed: 2]\n");
         // Whoever comes second finds it ended, and says nothing more.
-        assert!(give_up(&scratch.path(""), Cause::Told).is_none());
+        assert!(give_up(&scratch.path(""), ExitCause::Told).is_none());
     }
 }

@@ -6,55 +6,55 @@
 //! Times in the agent are milliseconds on the boot clock, which shims read too
 //! (`crates/shim/src/boot.rs`).
 
-use crate::record::{self, Keep, RecordError};
-use cellwright_api::life::LifeNumber;
+use crate::record::{self, Durability, RecordError};
+use cellwright_api::incarnation::IncarnationNumber;
 use cellwright_shim::boot::BOOT_ID;
 pub use cellwright_shim::boot::{boot_id, now};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Life {
+pub struct MachineIncarnation {
     pub boot_id: String,
-    pub number: LifeNumber,
+    pub number: IncarnationNumber,
 }
 
 /// The life that follows `before` on a machine that booted as `boot_id`.
 #[must_use]
-pub fn next_life(before: Option<&Life>, boot_id: &str) -> Life {
+pub fn next_incarnation(before: Option<&MachineIncarnation>, boot_id: &str) -> MachineIncarnation {
     match before {
-        Some(life) if life.boot_id == boot_id => life.clone(),
+        Some(stored) if stored.boot_id == boot_id => stored.clone(),
         _ => {
-            let number = LifeNumber::after(before.map(|life| life.number));
-            Life { boot_id: boot_id.to_owned(), number }
+            let number = IncarnationNumber::next_after(before.map(|life| life.number));
+            MachineIncarnation { boot_id: boot_id.to_owned(), number }
         }
     }
 }
 
-/// The present life, and whether the machine booted since the one in `path`. [`remember`] writes it
+/// The present life, and whether the machine booted since the one in `path`. [`save_incarnation`] writes it
 /// down, once everything of the life before has been given its end.
 ///
 /// # Errors
 /// When the record cannot be read. A damaged one counts as none: the masters know the number.
-pub fn begin(path: &Path) -> Result<(Life, bool), RecordError> {
-    let before = match record::read::<Life>(path) {
+pub fn load_incarnation(path: &Path) -> Result<(MachineIncarnation, bool), RecordError> {
+    let before = match record::read::<MachineIncarnation>(path) {
         Ok(before) => before,
         Err(RecordError::Damaged { .. }) => None,
         Err(error) => return Err(error),
     };
     let io = |why| RecordError::Io { path: BOOT_ID.into(), why };
     let boot_id = boot_id().map_err(io)?;
-    let life = next_life(before.as_ref(), &boot_id);
-    let rebooted = before.as_ref().is_some_and(|old| old.boot_id != life.boot_id);
-    Ok((life, rebooted))
+    let incarnation = next_incarnation(before.as_ref(), &boot_id);
+    let rebooted = before.as_ref().is_some_and(|old| old.boot_id != incarnation.boot_id);
+    Ok((incarnation, rebooted))
 }
 
 /// # Errors
 /// When the record cannot be written.
-pub fn remember(path: &Path, life: &Life) -> Result<(), RecordError> {
-    match record::read::<Life>(path) {
-        Ok(Some(known)) if known == *life => Ok(()),
-        _ => record::write(path, life, Keep::PowerCut),
+pub fn save_incarnation(path: &Path, incarnation: &MachineIncarnation) -> Result<(), RecordError> {
+    match record::read::<MachineIncarnation>(path) {
+        Ok(Some(stored)) if stored == *incarnation => Ok(()),
+        _ => record::write(path, incarnation, Durability::PowerCut),
     }
 }
 
@@ -64,10 +64,10 @@ mod tests {
 
     #[test]
     fn a_life_ends_with_the_boot_and_numbers_only_grow() {
-        let first = next_life(None, "a");
+        let first = next_incarnation(None, "a");
         assert_eq!((first.number.incarnation, first.number.is_granted), (1, false));
-        assert_eq!(next_life(Some(&first), "a"), first);
-        let second = next_life(Some(&first), "b");
+        assert_eq!(next_incarnation(Some(&first), "a"), first);
+        let second = next_incarnation(Some(&first), "b");
         assert_eq!((second.boot_id.as_str(), second.number.incarnation), ("b", 2));
     }
 }

@@ -2,12 +2,12 @@
 //! left out is found on the machine or has the default stated at the field; a key nobody knows is
 //! refused.
 
-use crate::folder::Keeping;
-use crate::ids::COUNT;
-use crate::listen::PORT;
+use crate::id_ranges::IDS_PER_RANGE;
+use crate::listen::DEFAULT_PORT;
 use crate::shim::protocol::LogSettings;
+use crate::state_dir::Retention;
 use cellwright_cell::constraint::Attributes;
-use cellwright_cell::isolation::{LENT, lent_attribute};
+use cellwright_cell::isolation::{HOST_VOLUME_PREFIX, host_volume_attribute};
 use cellwright_cell::label::Labels;
 use cellwright_cell::machine::PortRange;
 use cellwright_cell::name::{MAX_TOKEN, Name, Token};
@@ -62,13 +62,13 @@ pub struct Config {
     pub users: Vec<String>,
     /// Folders of the machine that jobs may have their tasks see. Left out: none.
     #[serde(default)]
-    pub volumes: Vec<LentVolume>,
+    pub volumes: Vec<HostVolume>,
     /// Whether devices are looked for. Left out: yes.
     #[serde(default = "yes")]
     pub find_devices: bool,
     /// Devices of the machine that jobs may ask for, beside those that are found. Left out: none.
     #[serde(default)]
-    pub devices: Vec<LentDevice>,
+    pub devices: Vec<DeviceConfig>,
     /// Bytes that packages may take on disk. Left out: 10 GiB.
     #[serde(default = "default_package_bytes")]
     pub package_bytes: u64,
@@ -89,15 +89,15 @@ pub struct Config {
     #[serde(default)]
     pub logs: Logs,
     #[serde(default)]
-    pub ended: Ended,
+    pub ended: RetentionConfig,
     #[serde(default)]
-    pub control: Control,
+    pub control: ControlConfig,
     #[serde(default)]
-    pub id_ranges: IdRanges,
+    pub id_ranges: IdRangeConfig,
     #[serde(default)]
-    pub processes: Processes,
+    pub processes: ProcessLimits,
     #[serde(default)]
-    pub counting: Counting,
+    pub counting: DiskScanLimits,
 }
 
 /// How tasks are run.
@@ -113,16 +113,16 @@ pub enum DriverChoice {
 /// A folder that the operator lends to tasks: its path, or `{ path = "/srv", writable = false }`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "toml::Value")]
-pub struct LentVolume {
+pub struct HostVolume {
     pub path: PathBuf,
     /// Left out: true.
     pub writable: bool,
 }
 
-impl TryFrom<toml::Value> for LentVolume {
+impl TryFrom<toml::Value> for HostVolume {
     type Error = String;
 
-    fn try_from(value: toml::Value) -> Result<LentVolume, String> {
+    fn try_from(value: toml::Value) -> Result<HostVolume, String> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Table {
@@ -143,14 +143,14 @@ impl TryFrom<toml::Value> for LentVolume {
             other => return Err(wrong(other.to_string())),
         };
         // Without doubled and trailing slashes, as jobs spell it.
-        Ok(LentVolume { path: path.components().collect(), writable })
+        Ok(HostVolume { path: path.components().collect(), writable })
     }
 }
 
 /// A device that the operator lends by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LentDevice {
+pub struct DeviceConfig {
     /// What kind of thing: `gpu`, `kvm`.
     pub kind: Token,
     /// Left out: `generic`.
@@ -167,9 +167,9 @@ pub struct LentDevice {
 #[serde(try_from = "String")]
 pub enum Listen {
     #[default]
-    Usual,
-    Nowhere,
-    At(SocketAddr),
+    Auto,
+    Disabled,
+    Address(SocketAddr),
 }
 
 impl TryFrom<String> for Listen {
@@ -177,8 +177,8 @@ impl TryFrom<String> for Listen {
 
     fn try_from(text: String) -> Result<Listen, String> {
         match text.parse() {
-            _ if text == "off" => Ok(Listen::Nowhere),
-            Ok(address) => Ok(Listen::At(address)),
+            _ if text == "off" => Ok(Listen::Disabled),
+            Ok(address) => Ok(Listen::Address(address)),
             Err(_) => Err(format!("listen: {text:?}; allowed: ADDRESS:PORT, or off")),
         }
     }
@@ -203,29 +203,29 @@ impl Default for Logs {
 /// How long, and how much, of attempts that are over is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Ended {
+pub struct RetentionConfig {
     pub seconds: u64,
     pub bytes: u64,
 }
 
-impl Default for Ended {
-    fn default() -> Ended {
-        Ended { seconds: 24 * 3600, bytes: 1 << 30 }
+impl Default for RetentionConfig {
+    fn default() -> RetentionConfig {
+        RetentionConfig { seconds: 24 * 3600, bytes: 1 << 30 }
     }
 }
 
 /// How the machine is shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Control {
+pub struct ControlConfig {
     /// How long the machine is short, although others are held back, before the masters are asked
     /// to take something away; and how long it is well before they give it more.
     pub relief_seconds: u64,
 }
 
-impl Default for Control {
-    fn default() -> Control {
-        Control { relief_seconds: 60 }
+impl Default for ControlConfig {
+    fn default() -> ControlConfig {
+        ControlConfig { relief_seconds: 60 }
     }
 }
 
@@ -233,32 +233,32 @@ impl Default for Control {
 /// root. Nobody else on the machine may have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct IdRanges {
+pub struct IdRangeConfig {
     /// The first number of the first range.
     pub first: u32,
     /// How many ranges: most tasks at once.
     pub count: u32,
 }
 
-impl Default for IdRanges {
+impl Default for IdRangeConfig {
     /// Beyond what accounts and other tools use: directory services give numbers up to
     /// 2,000,200,000 (sssd), and many programs take none from 2^31 on.
-    fn default() -> IdRanges {
-        IdRanges { first: 0x7740_0000, count: 2240 }
+    fn default() -> IdRangeConfig {
+        IdRangeConfig { first: 0x7740_0000, count: 2240 }
     }
 }
 
 /// Most processes and threads, whatever jobs ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Processes {
+pub struct ProcessLimits {
     /// Of all tasks together. Left out: half of what the kernel has numbers and room for.
     pub all: Option<u64>,
     /// Of one task. Left out: a quarter of `all`.
     pub task: Option<u64>,
 }
 
-impl Processes {
+impl ProcessLimits {
     /// Most of all tasks together, and most of one, on a kernel that has `most`.
     #[must_use]
     pub fn ceilings(&self, most: u64) -> (u64, u64) {
@@ -271,16 +271,16 @@ impl Processes {
 /// disk, if it has one. A task can make files faster than anybody can count them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Counting {
+pub struct DiskScanLimits {
     /// Files and folders.
     pub files: u64,
     /// Open files and mappings of all its processes that are looked at in one go.
     pub open_files: usize,
 }
 
-impl Default for Counting {
-    fn default() -> Counting {
-        Counting { files: 100_000, open_files: 262_144 }
+impl Default for DiskScanLimits {
+    fn default() -> DiskScanLimits {
+        DiskScanLimits { files: 100_000, open_files: 262_144 }
     }
 }
 
@@ -320,7 +320,7 @@ impl Config {
     ///
     /// # Errors
     /// When masters cannot be told of one of them, or are told two things of it.
-    pub fn lending(mut self, volumes: Vec<LentVolume>) -> Result<Config, ConfigError> {
+    pub fn with_host_volumes(mut self, volumes: Vec<HostVolume>) -> Result<Config, ConfigError> {
         self.volumes.extend(volumes);
         check_volumes(&self)?;
         Ok(self)
@@ -366,7 +366,7 @@ impl Config {
                 allowed: format!("1 to {MAX_RELIEF_SECONDS}"),
             });
         }
-        if let (Listen::At(address), None) = (config.listen, &config.identity)
+        if let (Listen::Address(address), None) = (config.listen, &config.identity)
             && !address.ip().is_loopback()
         {
             return Err(ConfigError::Field {
@@ -459,14 +459,14 @@ impl Config {
 
     /// The address to listen on, if any.
     #[must_use]
-    pub fn listens_on(&self) -> Option<SocketAddr> {
+    pub fn listen_address(&self) -> Option<SocketAddr> {
         match (self.listen, &self.identity) {
-            (Listen::Nowhere, _) => None,
-            (Listen::At(address), _) => Some(address),
-            (Listen::Usual, None) => Some((Ipv4Addr::LOCALHOST, 0).into()),
-            (Listen::Usual, Some(_)) => {
+            (Listen::Disabled, _) => None,
+            (Listen::Address(address), _) => Some(address),
+            (Listen::Auto, None) => Some((Ipv4Addr::LOCALHOST, 0).into()),
+            (Listen::Auto, Some(_)) => {
                 let all = Ipv4Addr::UNSPECIFIED.into();
-                Some((self.address.unwrap_or(all), PORT).into())
+                Some((self.address.unwrap_or(all), DEFAULT_PORT).into())
             }
         }
     }
@@ -478,26 +478,27 @@ impl Config {
     }
 
     #[must_use]
-    pub fn keeping(&self) -> Keeping {
-        Keeping { time: Duration::from_secs(self.ended.seconds), bytes: self.ended.bytes }
+    pub fn retention(&self) -> Retention {
+        Retention { time: Duration::from_secs(self.ended.seconds), bytes: self.ended.bytes }
     }
 }
 
 /// Beyond the numbers that a package can name, and within those that the kernel has: the last one
 /// stands for none.
-fn check_ids(ranges: IdRanges) -> Result<(), ConfigError> {
-    let end = u64::from(ranges.first) + u64::from(ranges.count) * u64::from(COUNT);
+fn check_ids(ranges: IdRangeConfig) -> Result<(), ConfigError> {
+    let end = u64::from(ranges.first) + u64::from(ranges.count) * u64::from(IDS_PER_RANGE);
     // Agents of one machine tell each other ranges by their first numbers: those of two agents are
     // the same or have nothing in common.
-    let is_aligned = ranges.first.is_multiple_of(COUNT);
-    if ranges.first >= COUNT && is_aligned && ranges.count > 0 && end <= u64::from(u32::MAX) {
+    let is_aligned = ranges.first.is_multiple_of(IDS_PER_RANGE);
+    if ranges.first >= IDS_PER_RANGE && is_aligned && ranges.count > 0 && end <= u64::from(u32::MAX)
+    {
         return Ok(());
     }
     Err(ConfigError::Field {
         field: "id_ranges".into(),
         value: format!("{} ranges from {} on", ranges.count, ranges.first),
         allowed: format!(
-            "1 range or more of {COUNT} numbers each, from a multiple of {COUNT} to 4294967294"
+            "1 range or more of {IDS_PER_RANGE} numbers each, from a multiple of {IDS_PER_RANGE} to 4294967294"
         ),
     })
 }
@@ -511,25 +512,26 @@ fn check_volumes(config: &Config) -> Result<(), ConfigError> {
         let count = config.volumes.len().to_string();
         return wrong("volumes", count, format!("at most {MAX_LIST}"));
     }
-    let can_be_told = |volume: &&LentVolume| {
+    let is_nameable = |volume: &&HostVolume| {
         let path = volume.path.to_str().filter(|_| volume.path.is_absolute());
-        path.is_some_and(|path| lent_attribute(path).is_ok())
+        path.is_some_and(|path| host_volume_attribute(path).is_ok())
     };
-    if let Some(volume) = config.volumes.iter().find(|volume| !can_be_told(volume)) {
-        let most = MAX_TOKEN - LENT.len();
+    if let Some(volume) = config.volumes.iter().find(|volume| !is_nameable(volume)) {
+        let most = MAX_TOKEN - HOST_VOLUME_PREFIX.len();
         let allowed = format!("absolute paths of at most {most} ASCII characters, without spaces");
         return wrong("volumes", volume.path.display().to_string(), allowed);
     }
-    let differs = |one: &LentVolume, other: &LentVolume| {
+    let differs = |one: &HostVolume, other: &HostVolume| {
         one.path == other.path && one.writable != other.writable
     };
-    let twice = |volume: &&LentVolume| config.volumes.iter().any(|other| differs(volume, other));
+    let twice = |volume: &&HostVolume| config.volumes.iter().any(|other| differs(volume, other));
     if let Some(volume) = config.volumes.iter().find(twice) {
         let allowed = "each path either for writing or for reading alone, not both";
         return wrong("volumes", volume.path.display().to_string(), allowed.into());
     }
-    let is_ours =
-        |name: &&Token| name.as_str().strip_prefix(LENT).is_some_and(|path| path.starts_with('/'));
+    let is_ours = |name: &&Token| {
+        name.as_str().strip_prefix(HOST_VOLUME_PREFIX).is_some_and(|path| path.starts_with('/'))
+    };
     match config.attributes.keys().find(is_ours) {
         Some(name) => {
             let allowed = "other names; a folder is lent by its path in `volumes`";
@@ -545,10 +547,10 @@ mod tests {
 
     #[test]
     fn folders_are_lent_by_paths_that_masters_can_be_told() {
-        let lent = |text: &str| Config::parse(text).map(|config| config.volumes);
+        let volumes_of = |text: &str| Config::parse(text).map(|config| config.volumes);
         let both = "volumes = [\"/srv//data/\", { path = \"/opt\", writable = false }]";
-        let volume = |path: &str, writable| LentVolume { path: path.into(), writable };
-        assert_eq!(lent(both).unwrap(), [volume("/srv/data", true), volume("/opt", false)]);
+        let volume = |path: &str, writable| HostVolume { path: path.into(), writable };
+        assert_eq!(volumes_of(both).unwrap(), [volume("/srv/data", true), volume("/opt", false)]);
         for (text, says) in [
             ("volumes = [\"srv\"]", "volumes: srv; allowed: absolute paths of at most 121"),
             ("volumes = [\"/a b\"]", "volumes: /a b; allowed: absolute paths"),
@@ -560,12 +562,12 @@ mod tests {
             ("volumes = [{ path = \"/a\", write = true }]", "unknown field `write`"),
             ("attributes = { \"volume./a\" = { integer = 1 } }", "attributes: volume./a; allowed"),
         ] {
-            let error = lent(text).unwrap_err().to_string();
+            let error = volumes_of(text).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
         let many = vec!["\"/a\""; 65].join(", ");
-        assert!(lent(&format!("volumes = [{many}]")).is_err());
-        assert!(lent("attributes = { \"volume.size\" = { integer = 1 } }").is_ok());
+        assert!(volumes_of(&format!("volumes = [{many}]")).is_err());
+        assert!(volumes_of("attributes = { \"volume.size\" = { integer = 1 } }").is_ok());
     }
 
     #[test]
@@ -577,7 +579,7 @@ mod tests {
             (plain.name.clone(), plain.identity.clone()),
             (Some(name), Some("/etc/x".into()))
         );
-        let shown = |line: &str| {
+        let is_setting = |line: &str| {
             let keys = [
                 "data_dir",
                 "logs",
@@ -594,7 +596,7 @@ mod tests {
             keys.iter().any(|key| line.starts_with(key))
         };
         let lines = text.lines().map(|line| match line.strip_prefix("# ") {
-            Some(rest) if shown(rest) && rest.contains(" = ") => rest,
+            Some(rest) if is_setting(rest) && rest.contains(" = ") => rest,
             _ => line,
         });
         let spelt_out: Vec<&str> = lines.collect();
@@ -604,9 +606,9 @@ mod tests {
 
     #[test]
     fn tasks_have_numbers_beyond_those_of_directories() {
-        let IdRanges { first, count } = IdRanges::default();
-        assert!(first > 2_000_200_000 && first.is_multiple_of(COUNT));
-        assert_eq!(u64::from(first) + u64::from(count) * u64::from(COUNT), 1 << 31);
+        let IdRangeConfig { first, count } = IdRangeConfig::default();
+        assert!(first > 2_000_200_000 && first.is_multiple_of(IDS_PER_RANGE));
+        assert_eq!(u64::from(first) + u64::from(count) * u64::from(IDS_PER_RANGE), 1 << 31);
     }
 
     #[test]
@@ -635,7 +637,7 @@ mod tests {
     #[test]
     fn an_agent_is_dialled_where_its_configuration_lets_it() {
         let on = |text: &str| {
-            let address = Config::parse(text).unwrap().listens_on();
+            let address = Config::parse(text).unwrap().listen_address();
             address.map(|address| address.to_string())
         };
         let with = |text: &str| format!("identity = \"/x\"\n{text}");

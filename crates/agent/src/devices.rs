@@ -7,42 +7,43 @@
 //! found ones come by where they sit on the bus, then the operator's in the order of the
 //! configuration, and what was there before stays where it was ([`crate::positions`]).
 
-use crate::config::{Config, ConfigError, LentDevice};
+use crate::config::{Config, ConfigError, DeviceConfig};
 use crate::driver::DriverError;
-use cellwright_cell::device::{Device, DeviceGrant, GONE};
+use cellwright_cell::device::{Device, DeviceGrant, REMOVED_DEVICE};
 use cellwright_cell::name::Token;
 use cellwright_isolate::container::DeviceNode;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Nodes that go with every NVIDIA GPU, as far as they are there: some come with their first use.
-const OF_NVIDIA: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
+const NVIDIA_SHARED_NODES: [&str; 4] =
+    ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 /// AMD on the bus, and the node that its GPUs compute through.
 const AMD: (&str, &str) = ("0x1002", "kfd");
 
 /// A device, and how a task gets to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HostDevice {
     pub device: Device,
     /// What it is called by whoever uses it.
     pub id: Token,
     /// Its own node first, then those that go with it.
     pub nodes: Vec<PathBuf>,
     /// More that go with it, of those that are there when it is lent.
-    pub if_there: Vec<PathBuf>,
+    pub optional_nodes: Vec<PathBuf>,
     /// What makes it the same device at the next start: `gpu:GPU-7f3a`, `kvm:/dev/kvm`.
     pub identity: String,
 }
 
 /// A device that a task was given, and how much of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Granted {
-    pub held: Held,
+pub struct GrantedDevice {
+    pub host_device: HostDevice,
     pub milli: u16,
 }
 
 /// Where the kernel shows what there is.
-struct Kernel<'a> {
+struct KernelPaths<'a> {
     nvidia: &'a Path,
     drm: &'a Path,
     dev: &'a Path,
@@ -52,35 +53,38 @@ struct Kernel<'a> {
 ///
 /// # Errors
 /// When the configuration lends what is not there.
-pub fn of_machine(config: &Config) -> Result<Vec<Held>, ConfigError> {
-    let kernel = Kernel {
+pub fn discover(config: &Config) -> Result<Vec<HostDevice>, ConfigError> {
+    let kernel = KernelPaths {
         nvidia: Path::new("/proc/driver/nvidia/gpus"),
         drm: Path::new("/sys/class/drm"),
         dev: Path::new("/dev"),
     };
-    let found = if config.find_devices { found(&kernel) } else { Vec::new() };
-    with_lent(found, &config.devices)
+    let found = if config.find_devices { detect(&kernel) } else { Vec::new() };
+    with_configured(found, &config.devices)
 }
 
 /// Who lends a node that was found says more of that device.
-fn not_lent(mut found: Vec<Held>, lent: &[LentDevice]) -> Vec<Held> {
-    let is_lent = |own: &PathBuf| lent.iter().any(|entry| entry.nodes.contains(own));
-    found.retain(|found| !found.nodes.first().is_some_and(is_lent));
+fn without_configured(mut found: Vec<HostDevice>, configured: &[DeviceConfig]) -> Vec<HostDevice> {
+    let is_configured = |own: &PathBuf| configured.iter().any(|entry| entry.nodes.contains(own));
+    found.retain(|found| !found.nodes.first().is_some_and(is_configured));
     found
 }
 
 /// What was found, and what is lent.
-fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigError> {
-    let mut all = not_lent(found, lent);
-    for (number, entry) in lent.iter().enumerate() {
+fn with_configured(
+    found: Vec<HostDevice>,
+    configured: &[DeviceConfig],
+) -> Result<Vec<HostDevice>, ConfigError> {
+    let mut all = without_configured(found, configured);
+    for (number, entry) in configured.iter().enumerate() {
         let wrong = |field: &str, value: String, allowed: String| ConfigError::Field {
             field: format!("devices[{number}].{field}"),
             value,
             allowed,
         };
-        if entry.kind.as_str() == GONE {
+        if entry.kind.as_str() == REMOVED_DEVICE {
             let allowed = "any other kind; this one is of devices that are not there any more";
-            return Err(wrong("kind", GONE.into(), allowed.into()));
+            return Err(wrong("kind", REMOVED_DEVICE.into(), allowed.into()));
         }
         for node in &entry.nodes {
             DeviceNode::of(node).map_err(|why| {
@@ -89,27 +93,33 @@ fn with_lent(found: Vec<Held>, lent: &[LentDevice]) -> Result<Vec<Held>, ConfigE
             })?;
         }
         let number = all.iter().filter(|held| held.device.kind == entry.kind).count();
-        let token = |field: &str, said: &Option<Token>, text: &str| match said {
+        let token = |field: &str, configured: &Option<Token>, text: &str| match configured {
             Some(said) => Ok(said.clone()),
             None => Token::new(text).map_err(|why| wrong(field, text.into(), why.to_string())),
         };
         let id = token("id", &entry.id, &number.to_string())?;
         let model = token("model", &entry.model, "generic")?;
-        let same = |held: &&Held| held.device.kind == entry.kind && held.id == id;
+        let same = |held: &&HostDevice| held.device.kind == entry.kind && held.id == id;
         if id.as_str().contains(',') || all.iter().any(|held| same(&held)) {
             let allowed = "no comma, and each one once among devices of a kind".to_owned();
             return Err(wrong("id", id.to_string(), allowed));
         }
         let identity = identity(entry, &id, &all);
         let device = Device { kind: entry.kind.clone(), model };
-        all.push(Held { device, id, nodes: entry.nodes.clone(), if_there: Vec::new(), identity });
+        all.push(HostDevice {
+            device,
+            id,
+            nodes: entry.nodes.clone(),
+            optional_nodes: Vec::new(),
+            identity,
+        });
     }
     Ok(all)
 }
 
 /// By the id that its operator gave it, else by its own node: an id that was only counted changes
 /// with what comes before it.
-fn identity(entry: &LentDevice, id: &Token, others: &[Held]) -> String {
+fn identity(entry: &DeviceConfig, id: &Token, others: &[HostDevice]) -> String {
     let by = |what: &str| format!("{}:{what}", entry.kind);
     let node = entry.nodes.first().filter(|_| entry.id.is_none());
     let by_node = node.map(|node| by(&node.display().to_string()));
@@ -118,9 +128,9 @@ fn identity(entry: &LentDevice, id: &Token, others: &[Held]) -> String {
     alone.unwrap_or_else(|| by(id.as_str()))
 }
 
-fn found(kernel: &Kernel<'_>) -> Vec<Held> {
-    let mut all = nvidia(kernel);
-    all.extend(rendering(kernel));
+fn detect(kernel: &KernelPaths<'_>) -> Vec<HostDevice> {
+    let mut all = nvidia_gpus(kernel);
+    all.extend(drm_gpus(kernel));
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
     all.retain(|(bus, held)| {
         let missing = held.nodes.iter().find(|node| !node.exists());
@@ -134,13 +144,13 @@ fn found(kernel: &Kernel<'_>) -> Vec<Held> {
 }
 
 /// Names in a folder that may not be there.
-fn names(folder: &Path) -> Vec<String> {
+fn dir_entries(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// GPUs of NVIDIA's driver, by their place on the bus.
-fn nvidia(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
+fn nvidia_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
     let one = |bus: String| {
         let text = fs::read_to_string(kernel.nvidia.join(&bus).join("information")).ok()?;
         let field = |name: &str| {
@@ -149,17 +159,17 @@ fn nvidia(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
         };
         let number: u32 = field("Device Minor")?.parse().ok()?;
         let node = kernel.dev.join(format!("nvidia{number}"));
-        let shared = OF_NVIDIA.iter().map(|name| kernel.dev.join(name)).collect();
+        let shared = NVIDIA_SHARED_NODES.iter().map(|name| kernel.dev.join(name)).collect();
         // A driver that does not know the card's own name puts question marks there.
         let own = field("GPU UUID").filter(|id| !id.contains('?')).unwrap_or_else(|| bus.clone());
         let model = field("Model").unwrap_or_default();
         Some((bus, gpu(&model, &own, node, shared)?))
     };
-    names(kernel.nvidia).into_iter().filter_map(one).collect()
+    dir_entries(kernel.nvidia).into_iter().filter_map(one).collect()
 }
 
 /// GPUs of other drivers: those with a node for computing. NVIDIA's have one too, and are known.
-fn rendering(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
+fn drm_gpus(kernel: &KernelPaths<'_>) -> Vec<(String, HostDevice)> {
     let one = |name: String| {
         let device = kernel.drm.join(&name).join("device");
         let text = |file: &str| {
@@ -177,32 +187,35 @@ fn rendering(kernel: &Kernel<'_>) -> Vec<(String, Held)> {
         let held = gpu(&model, &bus, node, computes)?;
         Some((bus, held))
     };
-    let nodes = names(kernel.drm).into_iter().filter(|name| name.starts_with("renderD"));
+    let nodes = dir_entries(kernel.drm).into_iter().filter(|name| name.starts_with("renderD"));
     nodes.filter_map(one).collect()
 }
 
 /// `NVIDIA A100-SXM4-40GB` is the model `a100-sxm4-40gb`.
-fn gpu(model: &str, id: &str, node: PathBuf, if_there: Vec<PathBuf>) -> Option<Held> {
+fn gpu(model: &str, id: &str, node: PathBuf, optional_nodes: Vec<PathBuf>) -> Option<HostDevice> {
     let model = model.to_ascii_lowercase();
     let words: Vec<&str> = model.split_whitespace().filter(|word| *word != "nvidia").collect();
     let model = Token::new(&words.join("-")).or_else(|_| Token::new("unknown")).ok()?;
     let device = Device { kind: Token::new("gpu").ok()?, model };
     let (id, identity) = (Token::new(id).ok()?, format!("gpu:{id}"));
-    Some(Held { device, id, nodes: vec![node], if_there, identity })
+    Some(HostDevice { device, id, nodes: vec![node], optional_nodes, identity })
 }
 
 /// The devices that a task was given, with the nodes that are there by now.
 ///
 /// # Errors
 /// When the machine does not have one: it had, when the task was placed.
-pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, DriverError> {
+pub fn granted(
+    all: &[HostDevice],
+    grants: &[DeviceGrant],
+) -> Result<Vec<GrantedDevice>, DriverError> {
     let one = |grant: &DeviceGrant| {
         let held = all.get(usize::from(grant.device)).ok_or_else(|| DriverError::Cannot {
             field: "task.devices",
             value: format!("device {} of this machine", grant.device),
             allowed: format!("those it has: {}", all.len()),
         })?;
-        if held.device.is_gone() {
+        if held.device.is_removed() {
             return Err(DriverError::Cannot {
                 field: "task.devices",
                 value: format!(
@@ -213,8 +226,8 @@ pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, Dri
             });
         }
         let mut held = held.clone();
-        held.nodes.extend(held.if_there.drain(..).filter(|node| node.exists()));
-        Ok(Granted { held, milli: grant.milli })
+        held.nodes.extend(held.optional_nodes.drain(..).filter(|node| node.exists()));
+        Ok(GrantedDevice { host_device: held, milli: grant.milli })
     };
     grants.iter().map(one).collect()
 }
@@ -222,7 +235,7 @@ pub fn granted(all: &[Held], grants: &[DeviceGrant]) -> Result<Vec<Granted>, Dri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
+    use crate::state_dir::scratch::Scratch;
     use std::os::unix::fs::symlink;
 
     fn write(path: &Path, text: &str) {
@@ -230,9 +243,9 @@ mod tests {
         fs::write(path, text).unwrap();
     }
 
-    fn shown(all: &[Granted], root: &Path) -> Vec<String> {
-        let one = |granted: &Granted| {
-            let held = &granted.held;
+    fn format_devices(all: &[GrantedDevice], root: &Path) -> Vec<String> {
+        let one = |granted: &GrantedDevice| {
+            let held = &granted.host_device;
             let near = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
             let nodes: Vec<String> = held.nodes.iter().map(near).collect();
             format!("{} {} {}", held.device.model, held.id, nodes.join(" "))
@@ -265,13 +278,13 @@ mod tests {
             fs::create_dir_all(drm.join(name)).unwrap();
             symlink(&place, drm.join(name).join("device")).unwrap();
         }
-        let kernel = Kernel { nvidia: &nvidia, drm: &drm, dev: &dev };
+        let kernel = KernelPaths { nvidia: &nvidia, drm: &drm, dev: &dev };
         for name in ["nvidia1", "nvidiactl", "kfd", "dri/renderD129"] {
             write(&dev.join(name), "");
         }
-        assert_eq!(found(&kernel).len(), 2, "one has no node of its own");
+        assert_eq!(detect(&kernel).len(), 2, "one has no node of its own");
         write(&dev.join("nvidia0"), "");
-        let all = found(&kernel);
+        let all = detect(&kernel);
         // Comes with the first use of a card.
         write(&dev.join("nvidia-uvm"), "");
         let want = [
@@ -280,44 +293,47 @@ mod tests {
             "a100-sxm4-40gb GPU-b dev/nvidia1 dev/nvidiactl dev/nvidia-uvm",
         ];
         let grants = [0, 1, 2].map(|device| DeviceGrant { device, milli: 1000 });
-        assert_eq!(shown(&granted(&all, &grants).unwrap(), &root), want);
+        assert_eq!(format_devices(&granted(&all, &grants).unwrap(), &root), want);
         let nowhere = root.join("nowhere");
-        let none = Kernel { nvidia: &nowhere, drm: &nowhere, dev: &dev };
-        assert_eq!(found(&none), []);
+        let none = KernelPaths { nvidia: &nowhere, drm: &nowhere, dev: &dev };
+        assert_eq!(detect(&none), []);
     }
 
     #[test]
     fn what_is_lent_comes_after_what_was_found_or_in_its_stead() {
-        let lent = |text: &str| Config::parse(text).unwrap().devices;
+        let parse_devices = |text: &str| Config::parse(text).unwrap().devices;
         let card = |id: &str, node: &str| gpu("x", id, node.into(), Vec::new()).unwrap();
         // A node that no container would be given is refused before anything else.
-        let bad = lent("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
-        let error = with_lent(vec![], &bad).unwrap_err().to_string();
+        let bad = parse_devices("[[devices]]\nkind = \"kvm\"\nnodes = [\"/etc/passwd\"]");
+        let error = with_configured(vec![], &bad).unwrap_err().to_string();
         assert!(error.contains("devices[0].nodes: /etc/passwd; allowed: paths of"), "{error}");
-        let gone = lent("[[devices]]\nkind = \"(gone)\"");
-        let error = with_lent(vec![], &gone).unwrap_err().to_string();
+        let gone = parse_devices("[[devices]]\nkind = \"(gone)\"");
+        let error = with_configured(vec![], &gone).unwrap_err().to_string();
         assert!(error.contains("devices[0].kind: (gone); allowed: any other kind"), "{error}");
-        let two = lent("[[devices]]\nkind = \"gpu\"\n[[devices]]\nkind = \"gpu\"\nid = \"1\"");
-        let ids = |all: Vec<Held>| all.iter().map(|held| held.id.to_string()).collect::<Vec<_>>();
-        assert_eq!(ids(with_lent(vec![], &two).unwrap()), ["0", "1"]);
-        let error = with_lent(vec![card("1", "/dev/a")], &two).unwrap_err().to_string();
+        let two =
+            parse_devices("[[devices]]\nkind = \"gpu\"\n[[devices]]\nkind = \"gpu\"\nid = \"1\"");
+        let ids =
+            |all: Vec<HostDevice>| all.iter().map(|held| held.id.to_string()).collect::<Vec<_>>();
+        assert_eq!(ids(with_configured(vec![], &two).unwrap()), ["0", "1"]);
+        let error = with_configured(vec![card("1", "/dev/a")], &two).unwrap_err().to_string();
         assert!(error.contains("devices[0].id: 1; allowed: no comma"), "{error}");
-        let instead = lent("[[devices]]\nkind = \"gpu\"\nnodes = [\"/dev/a\", \"/dev/ctl\"]");
+        let instead =
+            parse_devices("[[devices]]\nkind = \"gpu\"\nnodes = [\"/dev/a\", \"/dev/ctl\"]");
         let found = vec![card("a", "/dev/a"), card("b", "/dev/b")];
-        assert_eq!(ids(not_lent(found, &instead)), ["b"]);
+        assert_eq!(ids(without_configured(found, &instead)), ["b"]);
     }
 
     #[test]
     fn a_device_that_is_lent_is_known_by_its_id_or_by_its_node() {
         let kvm = "[[devices]]\nkind = \"kvm\"\nnodes = [\"/dev/kvm\"]\n";
-        let lent = Config::parse(&format!("{kvm}{kvm}id = \"x\"")).unwrap().devices;
+        let configured = Config::parse(&format!("{kvm}{kvm}id = \"x\"")).unwrap().devices;
         let id = |text: &str| Token::new(text).unwrap();
-        assert_eq!(identity(&lent[0], &id("0"), &[]), "kvm:/dev/kvm");
-        assert_eq!(identity(&lent[1], &id("x"), &[]), "kvm:x");
+        assert_eq!(identity(&configured[0], &id("0"), &[]), "kvm:/dev/kvm");
+        assert_eq!(identity(&configured[1], &id("x"), &[]), "kvm:x");
         let mut first = gpu("x", "a", "/dev/kvm".into(), Vec::new()).unwrap();
         assert_eq!(first.identity, "gpu:a");
         first.identity = "kvm:/dev/kvm".into();
-        assert_eq!(identity(&lent[0], &id("1"), &[first]), "kvm:1");
+        assert_eq!(identity(&configured[0], &id("1"), &[first]), "kvm:1");
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! Asks tasks whether they are well (B15). What counts is decided by [`Checker`], which is pure;
+//! Asks tasks whether they are well (B15). What counts is decided by [`HealthTracker`], which is pure;
 //! the probes here ask over loopback or run a program, each within its time.
 //!
 //! The agent never restarts a task that is ill: it reports it, and the masters order the stop, so
 //! that health and every other reason to move obey one set of rules.
 
-use crate::driver::enter::{Enter, enter};
-use crate::session::{self, Told};
+use crate::driver::exec_spec::{ExecRequest, exec_spec};
+use crate::session::{self, SessionRequest};
 use crate::shim::protocol::Launch;
 use crate::shim_program::ShimProgram;
-use cellwright_agent_core::decide::Health;
-use cellwright_agent_core::health::Checker;
+use cellwright_agent_core::health::HealthTracker;
+use cellwright_agent_core::reconcile::Health;
 use cellwright_api::exec::Frame;
 use cellwright_cell::health::{HealthCheck, Probe};
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const ANSWER_BYTES: u64 = 256;
 
 /// Whom to ask, and how.
 #[derive(Clone, Debug)]
-pub struct Patient {
+pub struct ProbeTarget {
     pub check: HealthCheck,
     pub started: u64,
     pub ports: Vec<u16>,
@@ -35,40 +35,40 @@ pub struct Patient {
     /// What starts them.
     pub program: ShimProgram,
     /// Taken while one of them runs: they are charged to tasks, but starting them is not.
-    pub turns: Arc<Semaphore>,
+    pub permits: Arc<Semaphore>,
 }
 
-/// Asks for as long as it is let; `tell` hears every change.
-pub async fn watch(patient: Patient, tell: impl Fn(Health)) {
-    let mut checker = Checker::new(&patient.check, patient.started);
+/// Asks for as long as it is let; `on_change` hears every change.
+pub async fn run_probes(target: ProbeTarget, on_change: impl Fn(Health)) {
+    let mut checker = HealthTracker::new(&target.check, target.started);
     let mut last = Health::Starting;
     loop {
-        plant("health");
-        let limit = Duration::from_millis(patient.check.timeout.0);
-        let is_command = matches!(patient.check.probe, Probe::Command(_));
+        failpoint("health");
+        let limit = Duration::from_millis(target.check.timeout.0);
+        let is_command = matches!(target.check.probe, Probe::Command(_));
         // Nobody closes it, so it is always had in the end. Waiting for it is not the task's fault.
-        let turn = match is_command {
-            true => patient.turns.acquire().await.ok(),
+        let permit = match is_command {
+            true => target.permits.acquire().await.ok(),
             false => None,
         };
-        let well = timeout(limit, probe(&patient)).await.is_ok_and(|answer| answer.is_some());
-        let health = checker.hear(well, crate::boot::now());
+        let well = timeout(limit, probe(&target)).await.is_ok_and(|answer| answer.is_some());
+        let health = checker.record_result(well, crate::boot::now());
         if health != last {
             last = health;
-            tell(health);
+            on_change(health);
         }
-        drop(turn);
-        let interval = checker.interval(&patient.check);
+        drop(permit);
+        let interval = checker.interval(&target.check);
         sleep(Duration::from_millis(interval.0)).await;
     }
 }
 
 /// Something when the task is well.
-async fn probe(patient: &Patient) -> Option<()> {
-    match &patient.check.probe {
-        Probe::Tcp { port } => connect(patient, *port).await.map(drop),
+async fn probe(target: &ProbeTarget) -> Option<()> {
+    match &target.check.probe {
+        Probe::Tcp { port } => connect(target, *port).await.map(drop),
         Probe::Http { port, path } => {
-            let mut stream = connect(patient, *port).await?;
+            let mut stream = connect(target, *port).await?;
             let request = format!(
                 "GET {path} HTTP/1.0\r\nHost: localhost\r\nUser-Agent: cell\r\n\
                  Connection: close\r\n\r\n"
@@ -80,31 +80,31 @@ async fn probe(patient: &Patient) -> Option<()> {
             stream.read_until(b'\n', &mut answer).await.ok()?;
             is_success(&answer).then_some(())
         }
-        Probe::Command(words) => ran_well(patient, words).await,
+        Probe::Command(exit_message) => command_succeeds(target, exit_message).await,
     }
 }
 
 /// Has the program run by a helper, as sessions are: whatever it starts ends with it, and all of it
 /// ends when nobody waits for the answer any more, for that cuts the helper's line.
-async fn ran_well(patient: &Patient, words: &[String]) -> Option<()> {
-    let (launch, command) = (&patient.launch, words.to_vec());
-    let entry = enter(&Enter { launch, command, terminal: false, term: None }).ok()?;
-    let told = Told { entry, terminal: None, quiet: true };
+async fn command_succeeds(target: &ProbeTarget, words: &[String]) -> Option<()> {
+    let (launch, command) = (&target.launch, words.to_vec());
+    let entry = exec_spec(&ExecRequest { launch, command, terminal: false, term: None }).ok()?;
+    let request = SessionRequest { entry, terminal: None, quiet: true };
     // Dropped, it is still reaped.
-    let (line, _helper) = session::start(&patient.program, &told).await.ok()?;
+    let (line, _helper) = session::start(&target.program, &request).await.ok()?;
     let mut line = BufReader::new(line);
     loop {
         match Frame::read(&mut line).await {
             // A sign of life.
-            Ok(Some(Frame::Data(_) | Frame::Problems(_))) => {}
+            Ok(Some(Frame::Data(_) | Frame::Stderr(_))) => {}
             Ok(Some(Frame::Exit(0))) => return Some(()),
             _ => return None,
         }
     }
 }
 
-async fn connect(patient: &Patient, port: u8) -> Option<TcpStream> {
-    let port = *patient.ports.get(usize::from(port))?;
+async fn connect(target: &ProbeTarget, port: u8) -> Option<TcpStream> {
+    let port = *target.ports.get(usize::from(port))?;
     TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await.ok()
 }
 
@@ -156,18 +156,18 @@ mod tests {
     async fn probes_ask_over_loopback() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let patient = |probe: Probe, ports: Vec<u16>| Patient {
+        let target = |probe: Probe, ports: Vec<u16>| ProbeTarget {
             check: check(probe),
             started: 0,
             ports,
             launch: launch(),
             program: ShimProgram::installed(),
-            turns: Arc::new(Semaphore::new(1)),
+            permits: Arc::new(Semaphore::new(1)),
         };
         let tcp = Probe::Tcp { port: 0 };
-        assert!(probe(&patient(tcp.clone(), vec![port])).await.is_some());
-        assert!(probe(&patient(tcp.clone(), vec![])).await.is_none(), "no such port");
-        let http = patient(Probe::Http { port: 0, path: "/ok".into() }, vec![port]);
+        assert!(probe(&target(tcp.clone(), vec![port])).await.is_some());
+        assert!(probe(&target(tcp.clone(), vec![])).await.is_none(), "no such port");
+        let http = target(Probe::Http { port: 0, path: "/ok".into() }, vec![port]);
         for (answer, well) in
             [("HTTP/1.0 200 OK\r\n\r\n", true), ("HTTP/1.0 503 No\r\n\r\n", false)]
         {
@@ -175,23 +175,23 @@ mod tests {
                 loop {
                     let (stream, _) = listener.accept().await.unwrap();
                     let mut stream = BufReader::new(stream);
-                    let mut asked = String::new();
-                    while !asked.ends_with("\r\n\r\n") {
-                        match stream.read_line(&mut asked).await {
+                    let mut request = String::new();
+                    while !request.ends_with("\r\n\r\n") {
+                        match stream.read_line(&mut request).await {
                             Ok(1..) => {}
                             _ => break,
                         }
                     }
                     // The connection of the probe before says nothing.
-                    if asked.starts_with("GET /ok HTTP/1.0\r\n") {
+                    if request.starts_with("GET /ok HTTP/1.0\r\n") {
                         return stream.write_all(answer.as_bytes()).await.unwrap();
                     }
                 }
             };
-            let (heard, ()) = tokio::join!(probe(&http), serve);
-            assert_eq!(heard.is_some(), well);
+            let (result, ()) = tokio::join!(probe(&http), serve);
+            assert_eq!(result.is_some(), well);
         }
         drop(listener);
-        assert!(probe(&patient(tcp, vec![port])).await.is_none(), "nobody listens");
+        assert!(probe(&target(tcp, vec![port])).await.is_none(), "nobody listens");
     }
 }

@@ -4,9 +4,9 @@
 //! notices.
 
 use crate::listen::Access;
-use crate::standing::Standing;
+use crate::membership::MembershipCache;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::client::{Client, ClientError, Settings};
+use cellwright_api::client::{ApiClientConfig, Client, ClientError};
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_api::masters::MastersFile;
@@ -14,19 +14,19 @@ use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use cellwright_identity::clock::wall;
 use cellwright_identity::enroll::{
-    EnrollError, Holder, NewKey, RENEW_PATH, RenewAnswer, RenewRequest,
+    CertificateHolder, EnrollError, NewKey, RENEW_PATH, RenewAnswer, RenewRequest,
 };
-use cellwright_identity::tls::{self, Shown, TlsError, Trust};
+use cellwright_identity::tls::{self, CertificateResolver, TlsError, Trust};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Between two tries, whatever became of the first.
-const RETRY: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// A day's certificate is looked at this often: the timer under it stands still while the machine
 /// sleeps, the certificate does not, and a clock may be set.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Why there is no identity, or no next certificate.
 #[derive(Debug, thiserror::Error)]
@@ -49,8 +49,8 @@ pub struct Identity {
     path: PathBuf,
     cell: String,
     context: Context,
-    holder: Holder,
-    shown: Arc<Shown>,
+    holder: CertificateHolder,
+    certificate_resolver: Arc<CertificateResolver>,
 }
 
 impl Identity {
@@ -67,7 +67,7 @@ impl Identity {
             cell: cell.to_owned(),
             context: context.clone(),
             holder: holder(certificate)?,
-            shown: Shown::new(certificate, key)?,
+            certificate_resolver: CertificateResolver::new(certificate, key)?,
         })
     }
 
@@ -91,26 +91,31 @@ impl Identity {
         let authority = self.context.authority.clone();
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
         let authority = authority.ok_or_else(incomplete)?;
-        let kept = Some(MastersFile::new(MastersFile::beside(&self.path), &authority)?);
-        let tls = tls::client(&Trust::Authority(authority), Some(self.shown.clone()))?;
-        let settings = Settings::new(self.context.masters.clone());
-        Ok(Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?)
+        let masters_file =
+            Some(MastersFile::new(MastersFile::path_beside(&self.path), &authority)?);
+        let tls = tls::client_config(
+            &Trust::Authority(authority),
+            Some(self.certificate_resolver.clone()),
+        )?;
+        let settings = ApiClientConfig::new(self.context.masters.clone());
+        Ok(Client::new(ApiClientConfig { tls: Some(Arc::new(tls)), masters_file, ..settings })?)
     }
 
-    /// Who may dial this machine, and what it shows them. `client` asks masters about those who do.
+    /// Who may dial this machine, and what it shows them. `client_config` asks masters about those who do.
     ///
     /// # Errors
     /// When the authority's certificate is of no use.
     pub fn access(&self, client: &Client) -> Result<Access, IdentityError> {
         let incomplete = || IdentityError::Incomplete(self.path.display().to_string());
         let authority = self.context.authority.as_ref().ok_or_else(incomplete)?;
-        let config = tls::server_for_parts(authority, self.shown.clone())?;
+        let config = tls::server_config_for_parts(authority, self.certificate_resolver.clone())?;
         let cell = self.holder.identity.cell.clone();
-        let (authority, shown) = (authority.clone(), self.shown.clone());
-        let dialler = AgentDialler::identified(cell.clone(), authority, shown);
+        let (authority, certificate_resolver) =
+            (authority.clone(), self.certificate_resolver.clone());
+        let dialler = AgentDialler::with_certificate(cell.clone(), authority, certificate_resolver);
         let own = self.holder.identity.part.name().clone();
-        let standing = Arc::new(Standing::new(client.clone(), own));
-        Ok(Access::Parts { cell, config: Arc::new(config), dialler, standing })
+        let membership = Arc::new(MembershipCache::new(client.clone(), own));
+        Ok(Access::Parts { cell, config: Arc::new(config), dialler, membership })
     }
 
     /// Gets the next certificate, writes it down and shows it.
@@ -118,7 +123,7 @@ impl Identity {
     /// # Errors
     /// When no master gives one, or it cannot be written; the old one is shown on.
     pub async fn renew(&mut self, client: &Client) -> Result<(), IdentityError> {
-        let NewKey { key, signing_request } = NewKey::make(&self.holder.identity, &[])?;
+        let NewKey { key, signing_request } = NewKey::generate(&self.holder.identity, &[])?;
         let request = RenewRequest { protocol: PROTOCOL, signing_request };
         let answer: RenewAnswer = client.call_internal(RENEW_PATH, &request).await?;
         let holder = holder(&answer.certificate)?;
@@ -128,7 +133,7 @@ impl Identity {
         let mut file = Contexts::default();
         file.put(&self.cell, next.clone());
         file.save(&self.path)?;
-        self.shown.exchange(&answer.certificate, &key)?;
+        self.certificate_resolver.replace(&answer.certificate, &key)?;
         (self.context, self.holder) = (next, holder);
         Ok(())
     }
@@ -136,9 +141,9 @@ impl Identity {
     /// Renews for as long as the agent runs.
     pub async fn keep_fresh(mut self, client: Client) {
         loop {
-            let left = wait(&self.holder, wall());
+            let left = time_until_renewal(&self.holder, wall());
             if left.0 > 0 {
-                sleep(Duration::from_millis(left.0).min(LOOK)).await;
+                sleep(Duration::from_millis(left.0).min(CHECK_INTERVAL)).await;
                 continue;
             }
             match self.renew(&client).await {
@@ -146,17 +151,17 @@ impl Identity {
                 Err(error) => tracing::error!(%error, "the certificate was not renewed"),
             }
             // Also after a good one: to a clock that is far ahead the next is due already.
-            sleep(RETRY).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 }
 
-fn holder(certificate: &str) -> Result<Holder, IdentityError> {
+fn holder(certificate: &str) -> Result<CertificateHolder, IdentityError> {
     let chain = tls::certificates("certificate", certificate)?;
     let first = chain.first().ok_or_else(|| IdentityError::Incomplete("the chain".into()))?;
-    Ok(Holder::of(first)?)
+    Ok(CertificateHolder::from_certificate(first)?)
 }
 
-fn wait(holder: &Holder, now: Time) -> Span {
+fn time_until_renewal(holder: &CertificateHolder, now: Time) -> Span {
     holder.renew_at().since(now)
 }

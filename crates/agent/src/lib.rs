@@ -6,10 +6,10 @@
 //! | [`shim`] | the small process around each task: holds it, its end and its log |
 //! | [`shim_program`] | which program shims are, and how many start at a time |
 //! | [`attempt`] | the agent's end of one shim: makes it ready, attaches, tells it to stop |
-//! | [`ready`] | from an order to a shim: packages, control group, driver |
+//! | [`preparer`] | from an order to a shim: packages, control group, driver |
 //! | [`driver`] | how a program is run: what it gets, and what cannot be kept from it |
-//! | [`ids`] | which users and groups of the machine tasks are |
-//! | [`groups`], [`packages`] | the control groups of tasks; what they run |
+//! | [`id_ranges`] | which users and groups of the machine tasks are |
+//! | [`cgroups`], [`packages`] | the control groups of tasks; what they run |
 //! | [`watch`], [`ports`] | looks at every task once a second, and has those give way who must |
 //! | [`devices`] | which devices there are, and how tasks get to them |
 //! | [`health`] | asks tasks whether they are well |
@@ -18,7 +18,7 @@
 //! | [`main_loop`] | one loop, one closed set of events, around all of them |
 //! | [`link`] | polls the masters |
 //! | [`identity`] | the machine's certificate, and its renewal |
-//! | [`papers`] | the certificates of tasks, and their renewal |
+//! | [`credentials`] | the certificates of tasks, and their renewal |
 //! | [`open_files`] | how many files processes that serve may have open, and tasks |
 //! | [`listen`] | where masters and other agents dial this one |
 //! | [`output`], [`session`] | what tasks wrote; commands run where a task runs |
@@ -28,29 +28,29 @@
 
 pub mod attempt;
 pub mod boot;
+pub mod cgroups;
 pub mod config;
+pub mod credentials;
+pub mod device_positions;
 pub mod devices;
 pub mod driver;
-pub mod folder;
-pub mod groups;
 pub mod health;
+pub mod id_ranges;
 pub mod identity;
-pub mod ids;
 pub mod link;
 pub mod listen;
 pub mod machine;
 pub mod main_loop;
+pub mod membership;
 pub mod output;
 pub mod packages;
-pub mod papers;
 pub mod ports;
-pub mod positions;
-pub mod ready;
+pub mod preparer;
 #[cfg(test)]
 mod sample_orders;
 pub mod session;
 pub mod shim_program;
-pub mod standing;
+pub mod state_dir;
 pub mod trash;
 pub mod usage;
 pub mod watch;

@@ -14,32 +14,32 @@ use crate::boot;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::Code;
 use cellwright_api::internal::{AgentOrders, AgentReport};
-use cellwright_api::masters::Round;
+use cellwright_api::masters::MasterRotation;
 use cellwright_cell::time::Span;
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// How long the first poll may hang; later the master says.
-const FIRST_HANG: Span = Span::seconds(5);
+const INITIAL_HANG: Span = Span::seconds(5);
 /// First and longest pause when no master answers.
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// News that come together travel together.
-const GATHER: Duration = Duration::from_millis(2);
+const BATCH_WINDOW: Duration = Duration::from_millis(2);
 /// Of rest after a report, for each task it told of: several times what telling it costs.
-const REST: Duration = Duration::from_micros(40);
+const REST_PER_TASK: Duration = Duration::from_micros(40);
 /// Shorter ones would be made that long by the clock under them.
-const LEAST_REST: Duration = Duration::from_millis(1);
+const MIN_REST: Duration = Duration::from_millis(1);
 /// Nobody waits longer for it, however many there are: naming has two seconds to hear of an end.
-const MOST_REST: Duration = Duration::from_millis(200);
+const MAX_REST: Duration = Duration::from_millis(200);
 /// How long reports are kept as small as a master once said before a whole one is tried again.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const SIZE_LIMIT_TTL: Duration = Duration::from_secs(600);
 
 /// What the link asks of the loop and tells it.
-pub enum Line {
+pub enum LinkMessage {
     /// The full state, now.
     Report { hang: bool, to: oneshot::Sender<AgentReport> },
     /// The answer to a report that was sent then.
@@ -48,36 +48,36 @@ pub enum Line {
 
 pub struct Link {
     pub client: Client,
-    pub line: mpsc::UnboundedSender<Line>,
+    pub to_agent: mpsc::UnboundedSender<LinkMessage>,
     /// Rung when there is something to tell.
     pub news: Arc<Notify>,
-    pub pace: Pace,
-    pub most: Most,
+    pub pacer: ReportPacer,
+    pub size_limit: ReportSizeLimit,
 }
 
 /// What the masters take of one report, once one of them has said so, and when it did. It is
 /// forgotten after a while: their operator may have raised it.
 #[derive(Default)]
-pub struct Most(Mutex<Option<(usize, Instant)>>);
+pub struct ReportSizeLimit(Mutex<Option<(usize, Instant)>>);
 
-impl Most {
+impl ReportSizeLimit {
     fn last(&self) -> MutexGuard<'_, Option<(usize, Instant)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn bytes(&self) -> Option<usize> {
         let last = *self.last();
-        last.filter(|(_, learned)| learned.elapsed() < REMEMBERED).map(|(limit, _)| limit)
+        last.filter(|(_, learned)| learned.elapsed() < SIZE_LIMIT_TTL).map(|(limit, _)| limit)
     }
 
     /// Learns from a refusal; says what, if it was not known.
-    fn learn(&self, error: &ClientError) -> Option<usize> {
-        let refused = error.api().filter(|refused| refused.code == Code::TooLarge)?;
-        let limit = refused.details.get("limit")?.as_u64()?;
-        self.note(usize::try_from(limit).ok()?)
+    fn learn_from_error(&self, error: &ClientError) -> Option<usize> {
+        let rejection = error.api().filter(|refused| refused.code == Code::TooLarge)?;
+        let limit = rejection.details.get("limit")?.as_u64()?;
+        self.set(usize::try_from(limit).ok()?)
     }
 
-    fn note(&self, limit: usize) -> Option<usize> {
+    fn set(&self, limit: usize) -> Option<usize> {
         let before = self.bytes();
         *self.last() = Some((limit, Instant::now()));
         (before != Some(limit)).then_some(limit)
@@ -86,92 +86,95 @@ impl Most {
 
 /// Rests that grow with what is told: when the last report left, and of how many tasks it told.
 #[derive(Default)]
-pub struct Pace(Mutex<Option<(Instant, usize)>>);
+pub struct ReportPacer(Mutex<Option<(Instant, usize)>>);
 
-impl Pace {
+impl ReportPacer {
     fn last(&self) -> MutexGuard<'_, Option<(Instant, usize)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When the rest after the last report is over.
-    fn rested(&self) -> Option<Instant> {
-        self.last().map(|(left, tasks)| left + rest(tasks))
+    fn ready_at(&self) -> Option<Instant> {
+        self.last().map(|(left, tasks)| left + rest_after(tasks))
     }
 
     /// Waits for that, also if another report leaves meanwhile.
-    async fn rest(&self) {
-        while let Some(rested) = self.rested().filter(|rested| *rested > Instant::now()) {
-            sleep_until(rested).await;
+    async fn wait_until_ready(&self) {
+        while let Some(ready_at) = self.ready_at().filter(|rested| *rested > Instant::now()) {
+            sleep_until(ready_at).await;
         }
     }
 
     /// A report is about to leave; nothing says that it tells of more or fewer than the last.
-    fn leaves(&self) {
+    fn mark_sent(&self) {
         let mut last = self.last();
         *last = Some((Instant::now(), last.map_or(0, |(_, tasks)| tasks)));
     }
 
-    fn told(&self, tasks: usize) {
+    fn record_task_count(&self, tasks: usize) {
         if let Some(last) = self.last().as_mut() {
             last.1 = tasks;
         }
     }
 }
 
-fn rest(tasks: usize) -> Duration {
-    let rest = REST.saturating_mul(u32::try_from(tasks).unwrap_or(u32::MAX)).min(MOST_REST);
-    if rest < LEAST_REST { Duration::ZERO } else { rest }
+fn rest_after(tasks: usize) -> Duration {
+    let rest = REST_PER_TASK.saturating_mul(u32::try_from(tasks).unwrap_or(u32::MAX)).min(MAX_REST);
+    if rest < MIN_REST { Duration::ZERO } else { rest }
 }
 
 impl Link {
     /// Polls for as long as the agent runs.
     pub async fn run(self) {
-        let mut round = Round::from(self.client.preferred());
-        let (mut hang, mut pause) = (FIRST_HANG, PAUSE);
+        let mut round = MasterRotation::from(self.client.preferred());
+        let (mut hang, mut pause) = (INITIAL_HANG, BACKOFF_MIN);
         // Each kind of failure is told once, however many masters and tries it takes.
-        let (mut told, mut dismissed) = (Vec::new(), false);
+        let (mut reported_errors, mut revoked) = (Vec::new(), false);
         // A master that is new to the agent is first asked for an answer at once, which names all
         // masters: it may itself be on its way out, and be gone before a hanging poll ends.
-        let mut greets = false;
+        let mut asks_at_once = false;
         loop {
-            plant("link");
+            failpoint("link");
             let master = round.master().to_owned();
-            let asked =
-                if greets { self.ask(&master, None).await } else { self.poll(&master, hang).await };
-            match asked {
+            let polled = if asks_at_once {
+                self.send_report(&master, None).await
+            } else {
+                self.poll(&master, hang).await
+            };
+            match polled {
                 Ok(Some(answered)) => {
-                    greets = false;
-                    if !told.is_empty() {
-                        told.clear();
+                    asks_at_once = false;
+                    if !reported_errors.is_empty() {
+                        reported_errors.clear();
                         tracing::info!(%master, "a master answers again");
                     }
-                    if answered.is_dismissed != dismissed {
-                        dismissed = answered.is_dismissed;
-                        say_dismissed(dismissed);
+                    if answered.is_revoked != revoked {
+                        revoked = answered.is_revoked;
+                        log_revoked(revoked);
                     }
-                    (hang, pause) = (answered.hang, PAUSE);
-                    round.answered(answered.redial, Instant::now());
+                    (hang, pause) = (answered.hang, BACKOFF_MIN);
+                    round.on_answer(answered.redial, Instant::now());
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    if !told.contains(&error.code()) {
-                        told.push(error.code());
-                        say_failed(&master, &error);
+                    if !reported_errors.contains(&error.code()) {
+                        reported_errors.push(error.code());
+                        log_failure(&master, &error);
                     }
-                    greets = true;
-                    round.failed(&self.client.masters(), Instant::now());
+                    asks_at_once = true;
+                    round.on_failure(&self.client.masters(), Instant::now());
                     sleep(self.client.jitter(pause, round.tries())).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    pause = (pause * 2).min(BACKOFF_MAX);
                 }
             }
         }
     }
 
     /// One hanging poll, and news in between. Nothing when the loop has ended.
-    async fn poll(&self, master: &str, hang: Span) -> Result<Option<Answered>, ClientError> {
+    async fn poll(&self, master: &str, hang: Span) -> Result<Option<PollResult>, ClientError> {
         let hanging = async {
-            self.pace.rest().await;
-            self.ask(master, Some(hang)).await
+            self.pacer.wait_until_ready().await;
+            self.send_report(master, Some(hang)).await
         };
         tokio::pin!(hanging);
         let mut next = Instant::now();
@@ -180,37 +183,41 @@ impl Link {
                 self.news.notified().await;
                 // The first word goes at once; more that come soon after gather.
                 sleep_until(next).await;
-                self.pace.rest().await;
+                self.pacer.wait_until_ready().await;
             };
             tokio::select! {
                 biased;
                 // News that were waiting are in the next poll.
                 answered = &mut hanging => return answered,
                 () = news => {
-                    next = Instant::now() + GATHER;
+                    next = Instant::now() + BATCH_WINDOW;
                     // A lost message costs nothing: the next poll says it again.
-                    let _ = self.ask(master, None).await;
+                    let _ = self.send_report(master, None).await;
                 }
             }
         }
     }
 
-    async fn ask(&self, master: &str, hang: Option<Span>) -> Result<Option<Answered>, ClientError> {
-        self.pace.leaves();
+    async fn send_report(
+        &self,
+        master: &str,
+        hang: Option<Span>,
+    ) -> Result<Option<PollResult>, ClientError> {
+        self.pacer.mark_sent();
         let (to, report) = oneshot::channel();
-        if self.line.send(Line::Report { hang: hang.is_some(), to }).is_err() {
+        if self.to_agent.send(LinkMessage::Report { hang: hang.is_some(), to }).is_err() {
             return Ok(None);
         }
         let Ok(mut report) = report.await else { return Ok(None) };
-        if let Some(most) = self.most.bytes() {
+        if let Some(most) = self.size_limit.bytes() {
             report.shrink(most);
         }
         let hang = hang.unwrap_or(Span::ZERO);
-        self.pace.told(report.tasks.len());
+        self.pacer.record_task_count(report.tasks.len());
         let mut sent = boot::now();
         let mut orders = self.client.poll(master, &report, hang).await;
         if let Err(error) = &orders
-            && let Some(most) = self.most.learn(error)
+            && let Some(most) = self.size_limit.learn_from_error(error)
         {
             // What can wait is left out, and the master was not asked in vain.
             report.shrink(most);
@@ -219,26 +226,26 @@ impl Link {
         }
         let orders = orders?;
         let (hang, redial) = (orders.poll, orders.redial.clone());
-        let answered = Answered { hang, redial, is_dismissed: orders.is_dismissed };
+        let result = PollResult { hang, redial, is_revoked: orders.is_dismissed };
         let orders = Box::new(orders);
-        let told = self.line.send(Line::Answer { orders, sent });
-        Ok(told.is_ok().then_some(answered))
+        let delivered = self.to_agent.send(LinkMessage::Answer { orders, sent });
+        Ok(delivered.is_ok().then_some(result))
     }
 }
 
 /// What the next poll needs of the answer to one.
-struct Answered {
+struct PollResult {
     /// How long the next one may hang.
     hang: Span,
     /// Another master to dial.
     redial: Option<String>,
-    is_dismissed: bool,
+    is_revoked: bool,
 }
 
-fn say_failed(master: &str, error: &ClientError) {
+fn log_failure(master: &str, error: &ClientError) {
     match error.api() {
-        Some(refused) => {
-            let next = &refused.hint;
+        Some(rejection) => {
+            let next = &rejection.hint;
             tracing::warn!(master, %error, next, "refused; tasks go on");
         }
         None => tracing::warn!(master, %error, "no answer; tasks go on"),
@@ -246,8 +253,8 @@ fn say_failed(master: &str, error: &ClientError) {
 }
 
 /// Once each time it changes, for whoever wonders why a machine stands idle.
-fn say_dismissed(is_dismissed: bool) {
-    match is_dismissed {
+fn log_revoked(is_revoked: bool) {
+    match is_revoked {
         true => tracing::warn!(
             "this machine was removed from the cell: its tasks end and it gets no more. To have it \
              back: cell token create --agent MACHINE, cell agent join, and start the agent \
@@ -263,20 +270,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_masters_took_is_forgotten_after_a_while() {
-        let most = Most::default();
-        assert_eq!((most.bytes(), most.note(1000)), (None, Some(1000)));
-        assert_eq!((most.bytes(), most.note(1000)), (Some(1000), None), "known");
-        assert_eq!(most.note(500), Some(500));
-        sleep(REMEMBERED).await;
-        assert_eq!((most.bytes(), most.note(500)), (None, Some(500)));
+        let most = ReportSizeLimit::default();
+        assert_eq!((most.bytes(), most.set(1000)), (None, Some(1000)));
+        assert_eq!((most.bytes(), most.set(1000)), (Some(1000), None), "known");
+        assert_eq!(most.set(500), Some(500));
+        sleep(SIZE_LIMIT_TTL).await;
+        assert_eq!((most.bytes(), most.set(500)), (None, Some(500)));
     }
 
     #[test]
     fn the_more_is_told_the_longer_is_the_rest_and_never_too_long() {
         // Where tasks are few, their first words are not held up.
-        assert_eq!([0, 10, 24].map(rest), [Duration::ZERO; 3]);
-        assert!(rest(25) < GATHER);
-        assert_eq!(rest(1000), Duration::from_millis(40));
-        assert_eq!(rest(usize::MAX), MOST_REST);
+        assert_eq!([0, 10, 24].map(rest_after), [Duration::ZERO; 3]);
+        assert!(rest_after(25) < BATCH_WINDOW);
+        assert_eq!(rest_after(1000), Duration::from_millis(40));
+        assert_eq!(rest_after(usize::MAX), MAX_REST);
     }
 }

@@ -1,16 +1,18 @@
 //! What this machine is, as the masters are told: what the kernel says it has, less what is kept
 //! for the system, plus what only its operator can know.
 
-use crate::config::{Config, ConfigError, LentVolume};
-use crate::devices::{self, Held};
+use crate::config::{Config, ConfigError, HostVolume};
+use crate::devices::{self, HostDevice};
 use cellwright_cell::admit::check_machine;
 use cellwright_cell::constraint::AttributeValue;
-use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, lent_attribute};
+use cellwright_cell::isolation::{
+    HOST_VOLUME_READ_ONLY, HOST_VOLUME_WRITABLE, host_volume_attribute,
+};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_isolate::cgroup::CpuList;
-use cellwright_isolate::machine::{Facts, default_reserve};
+use cellwright_isolate::machine::{MachineFacts, default_reserve};
 use std::fs;
 
 /// Bytes a second that a disk is taken to do when the operator does not say: any that is in use
@@ -23,29 +25,29 @@ pub const CONTAINERS_OFF: &str = "containers-off";
 /// The attribute with the container runtime, and what is known against its version.
 pub const RUNTIME: &str = "runtime";
 /// The attribute with who listens on ports that were not given.
-pub const UNGIVEN_PORTS: &str = "ungiven-ports";
+pub const UNASSIGNED_PORTS: &str = "ungiven-ports";
 /// Bytes of an attribute that are told.
-const MOST_TEXT: usize = 200;
+const MAX_ATTRIBUTE_BYTES: usize = 200;
 
 /// A machine as its masters are told, and what only its agent needs.
-pub struct Described {
+pub struct MachineDescription {
     pub spec: MachineSpec,
     /// Physical cores with the CPUs of each.
     pub cores: Vec<CpuList>,
     /// What tasks may use in all; a disk rate of 0 if nobody knows it.
     pub usable: Resources,
     /// Its devices, in the order in which the masters know them.
-    pub devices: Vec<Held>,
+    pub devices: Vec<HostDevice>,
 }
 
 /// The machine's description.
 ///
 /// # Errors
 /// When the kernel does not say what there is, or the configuration asks for what cannot be.
-pub fn describe(config: &Config) -> Result<Described, ConfigError> {
+pub fn describe(config: &Config) -> Result<MachineDescription, ConfigError> {
     let facts = cellwright_isolate::machine::discover(&config.data_dir)
         .map_err(|error| ConfigError::Machine(error.to_string()))?;
-    let found = config.capacity.unwrap_or_else(|| offered(&facts));
+    let found = config.capacity.unwrap_or_else(|| offered_capacity(&facts));
     let reserve = config.reserve.unwrap_or_else(|| match config.capacity {
         // Who says what there is for tasks has thought of the rest.
         Some(_) => Resources::default(),
@@ -64,9 +66,9 @@ pub fn describe(config: &Config) -> Result<Described, ConfigError> {
     for (name, value) in facts.attributes {
         attributes.entry(name).or_insert(value);
     }
-    let devices = devices::of_machine(config)?;
+    let devices = devices::discover(config)?;
     let spec = MachineSpec {
-        name: name(config)?,
+        name: machine_name(config)?,
         capacity: found.minus(reserve),
         attributes,
         labels: config.labels.clone(),
@@ -80,19 +82,19 @@ pub fn describe(config: &Config) -> Result<Described, ConfigError> {
     check_machine(&spec).map_err(|refusal| ConfigError::Machine(refusal.to_string()))?;
     let known_rate = config.capacity.map_or(0, |_| spec.capacity.disk_rate);
     let usable = Resources { disk_rate: known_rate, ..spec.capacity };
-    Ok(Described { spec, cores: facts.cores, usable, devices })
+    Ok(MachineDescription { spec, cores: facts.cores, usable, devices })
 }
 
-fn offered(facts: &Facts) -> Resources {
+fn offered_capacity(facts: &MachineFacts) -> Resources {
     Resources { disk_rate: DISK_RATE, ..facts.capacity }
 }
 
 /// Says something of the machine, or takes it back.
-pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
+pub fn set_text_attribute(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
     let Ok(name) = Token::new(name) else { return };
     match text {
         Some(text) => {
-            let text = text[..text.floor_char_boundary(MOST_TEXT)].to_owned();
+            let text = text[..text.floor_char_boundary(MAX_ATTRIBUTE_BYTES)].to_owned();
             spec.attributes.insert(name, AttributeValue::Text(text));
         }
         None => drop(spec.attributes.remove(&name)),
@@ -102,29 +104,29 @@ pub fn say(spec: &mut MachineSpec, name: &str, text: Option<&str>) {
 /// Says which folders it lends: by the path that its operator wrote, and by where that leads, for
 /// jobs may name either. One that is not there is not lent, and one to which two ways lead with
 /// different answers is for reading alone.
-pub fn say_lent(spec: &mut MachineSpec, volumes: &[LentVolume]) {
-    let mut there = Vec::new();
+pub fn advertise_host_volumes(spec: &mut MachineSpec, volumes: &[HostVolume]) {
+    let mut present = Vec::new();
     for volume in volumes {
         match volume.path.canonicalize() {
-            Ok(real) => there.push((volume, real)),
+            Ok(real) => present.push((volume, real)),
             Err(error) => {
                 tracing::warn!(path = %volume.path.display(), %error, "a volume is not lent");
             }
         }
     }
-    for (volume, real) in &there {
-        let writable = there.iter().all(|(other, at)| at != real || other.writable);
+    for (volume, real) in &present {
+        let writable = present.iter().all(|(other, at)| at != real || other.writable);
         for path in [&volume.path, real] {
             // The operator's spelling can be told; where it leads may be too long a name.
-            let name = path.to_str().and_then(|path| lent_attribute(path).ok());
+            let name = path.to_str().and_then(|path| host_volume_attribute(path).ok());
             let Some(name) = name else { continue };
-            let how = if writable { LENT_WRITABLE } else { LENT_READ_ONLY };
+            let how = if writable { HOST_VOLUME_WRITABLE } else { HOST_VOLUME_READ_ONLY };
             spec.attributes.insert(name, AttributeValue::Text(how.to_owned()));
         }
     }
 }
 
-fn name(config: &Config) -> Result<Name, ConfigError> {
+fn machine_name(config: &Config) -> Result<Name, ConfigError> {
     if let Some(name) = &config.name {
         return Ok(name.clone());
     }
@@ -141,8 +143,8 @@ fn name(config: &Config) -> Result<Name, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
-    use cellwright_cell::isolation::Loan;
+    use crate::state_dir::scratch::Scratch;
+    use cellwright_cell::isolation::HostVolume as MountedVolume;
 
     #[test]
     fn what_is_lent_is_said_by_both_of_its_paths_if_it_is_there() {
@@ -152,20 +154,26 @@ mod tests {
         std::os::unix::fs::symlink(&real, &link).unwrap();
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
         let mut spec = describe(&config).unwrap().spec;
-        let volume = |path: &std::path::Path, writable| LentVolume { path: path.into(), writable };
-        say_lent(&mut spec, &[volume(&link, false), volume(&scratch.path("gone"), true)]);
+        let volume = |path: &std::path::Path, writable| HostVolume { path: path.into(), writable };
+        advertise_host_volumes(
+            &mut spec,
+            &[volume(&link, false), volume(&scratch.path("gone"), true)],
+        );
         let lends = |path: &std::path::Path, writable| {
             let source = path.join("inner").to_str().unwrap().to_owned();
-            Loan { source, writable }.is_granted(&spec.attributes)
+            MountedVolume { source, writable }.is_granted(&spec.attributes)
         };
         assert!(lends(&real, false) && lends(&link, false) && !lends(&real, true));
         assert!(!lends(&scratch.path("gone"), false));
         for volumes in [[(&link, false), (&real, true)], [(&real, false), (&link, true)]] {
             let mut spec = describe(&config).unwrap().spec;
-            say_lent(&mut spec, &volumes.map(|(path, writable)| volume(path, writable)));
+            advertise_host_volumes(
+                &mut spec,
+                &volumes.map(|(path, writable)| volume(path, writable)),
+            );
             for path in [&real, &link] {
                 let source = path.to_str().unwrap().to_owned();
-                assert!(!Loan { source, writable: true }.is_granted(&spec.attributes));
+                assert!(!MountedVolume { source, writable: true }.is_granted(&spec.attributes));
             }
         }
         assert!(check_machine(&spec).is_ok());
@@ -175,10 +183,13 @@ mod tests {
     fn what_is_said_of_a_machine_is_short_in_every_script() {
         let config = Config::parse("name = \"m7\"\ndata_dir = \"/\"").unwrap();
         let mut spec = describe(&config).unwrap().spec;
-        say(&mut spec, CONTAINERS_OFF, Some(&"\u{e4}\u{20ac}".repeat(200)));
+        set_text_attribute(&mut spec, CONTAINERS_OFF, Some(&"\u{e4}\u{20ac}".repeat(200)));
         assert!(check_machine(&spec).is_ok());
-        let said = &spec.attributes[&Token::new(CONTAINERS_OFF).unwrap()];
-        assert!(matches!(said, AttributeValue::Text(text) if text.len() == 200), "{said:?}");
+        let attribute = &spec.attributes[&Token::new(CONTAINERS_OFF).unwrap()];
+        assert!(
+            matches!(attribute, AttributeValue::Text(text) if text.len() == 200),
+            "{attribute:?}"
+        );
     }
 
     #[test]

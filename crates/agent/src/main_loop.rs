@@ -2,33 +2,33 @@
 //! the link (orders, requests for the report), from the attempts (status, ends) and from whoever
 //! runs the agent.
 
-mod hearing;
+mod poll_response;
 mod starting;
 mod watching;
 
-use crate::attempt::{Heard, end};
-use crate::boot::{self, Life};
+use crate::attempt::{AttemptUpdate, record_exit};
+use crate::boot::{self, MachineIncarnation};
 use crate::config::{Config, ConfigError};
-use crate::folder::{Folders, Ordered, SteadyTime};
-use crate::link::{Line, Link, Most, Pace};
-use crate::listen::{self, Access, Desk, Door};
+use crate::device_positions;
+use crate::link::{Link, LinkMessage, ReportPacer, ReportSizeLimit};
+use crate::listen::{self, Access, Handlers, Listener};
 use crate::machine::describe;
-use crate::positions;
-use crate::ready::Preparer;
-use crate::record::{self, Keep, RecordError, open_lock};
-use crate::session::{Doorman, Sessions};
-use crate::shim::protocol::{Cause, Request, Status};
+use crate::preparer::Preparer;
+use crate::record::{self, Durability, RecordError, open_lock};
+use crate::session::{SessionServer, Sessions};
+use crate::shim::protocol::{ExitCause, Request, Status};
 use crate::shim_program::ShimProgram;
+use crate::state_dir::{Folders, SteadyTime, StoredOrder};
 use crate::usage::ProcessSampler;
-use crate::watch::{Readings, Watched};
+use crate::watch::{Readings, WatchedTask};
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
-use cellwright_agent_core::decide::{Action, End};
 use cellwright_agent_core::orders::Orders;
+use cellwright_agent_core::reconcile::{Action, End};
 use cellwright_agent_core::usage::Sampler;
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::internal::AgentReport;
-use cellwright_api::output::ADDRESS_ATTRIBUTE;
+use cellwright_api::output::AGENT_ADDRESS_ATTRIBUTE;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::Attempt;
@@ -50,13 +50,13 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 
 /// Between two looks at what is kept of the past.
-const PRUNE: Duration = Duration::from_secs(60);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// Between two looks at what tasks use and who must give way.
-const LOOK: Duration = Duration::from_secs(1);
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Programs that ask tasks how they are, at a time: tasks are many, and starting one costs the
 /// machine and not the task.
-const PROBES: usize = 8;
+const MAX_PARALLEL_PROBES: usize = 8;
 
 /// Why an agent does not run.
 #[derive(Debug, thiserror::Error)]
@@ -80,7 +80,7 @@ pub enum AgentError {
 
 /// What becomes of tasks when the agent is told to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Farewell {
+pub enum ShutdownMode {
     /// They go on: the next agent finds them.
     LeaveTasks,
     /// They are stopped: nobody is to come back soon.
@@ -89,49 +89,49 @@ pub enum Farewell {
 
 /// The agent's end of one attempt.
 #[derive(Default)]
-struct Local {
+struct LocalAttempt {
     requests: Option<mpsc::UnboundedSender<Request>>,
     status: Option<Status>,
     /// Asks whether it is well.
-    nurse: Option<JoinHandle<()>>,
+    prober: Option<JoinHandle<()>>,
     /// Its control group, once it runs in one.
     group: Option<Group>,
     /// Ports it listens on that were not given to it.
-    ungiven: BTreeSet<u16>,
+    unassigned_ports: BTreeSet<u16>,
 }
 
-impl Drop for Local {
+impl Drop for LocalAttempt {
     fn drop(&mut self) {
-        self.dismiss();
+        self.stop_prober();
     }
 }
 
 /// A future whose code is made here: that of any other is made by the crate that awaits it.
-pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 pub struct Agent {
     config: Config,
     machine: MachineSpec,
     folders: Folders,
-    life: Life,
+    incarnation: MachineIncarnation,
     /// By which it is known how old things are.
     time: SteadyTime,
     preparer: Arc<Preparer>,
     /// What it decides.
     core: AgentCore,
-    locals: BTreeMap<Attempt, Local>,
+    locals: BTreeMap<Attempt, LocalAttempt>,
     sampler: Sampler,
     /// For tasks without groups.
     process_sampler: ProcessSampler,
     readings: Readings,
     /// Where tasks are sent to be looked at.
-    watcher: SyncSender<Vec<Watched>>,
+    watcher: SyncSender<Vec<WatchedTask>>,
     /// The later life of the machine that was spoken of, if any.
-    outlived: u64,
+    superseded_by: u64,
     news: Arc<Notify>,
-    told: mpsc::UnboundedSender<(Attempt, Heard)>,
-    tells: mpsc::UnboundedReceiver<(Attempt, Heard)>,
-    door: Option<Door>,
+    updates_tx: mpsc::UnboundedSender<(Attempt, AttemptUpdate)>,
+    updates_rx: mpsc::UnboundedReceiver<(Attempt, AttemptUpdate)>,
+    listener: Option<Listener>,
     /// How other agents are dialled.
     dialler: AgentDialler,
     /// Whether masters know this agent, and so can tell whose tasks it has.
@@ -156,14 +156,14 @@ impl Agent {
             Some(_) => AgentError::Folder(why),
             None => io(why),
         })?;
-        let lock = alone(&folders)?;
+        let lock = lock_state_dir(&folders)?;
         let mut described = describe(&config)?;
-        positions::settle(&folders.devices(), &mut described)?;
+        device_positions::assign_positions(&folders.devices_file(), &mut described)?;
         let mut machine = described.spec.clone();
         let devices = described.devices.clone();
         let preparer = Arc::new(preparer(&config, &folders, &mut machine, devices, shim)?);
-        let (life, rebooted) = boot::begin(&folders.life())?;
-        let orders = match record::read(&folders.orders()) {
+        let (incarnation, rebooted) = boot::load_incarnation(&folders.incarnation_file())?;
+        let orders = match record::read(&folders.orders_file()) {
             Ok(orders) => orders.unwrap_or_default(),
             Err(error @ RecordError::Damaged { .. }) => {
                 tracing::error!(%error, "orders are asked for again");
@@ -174,18 +174,18 @@ impl Agent {
         // Orders of another boot are of no use: what they list is dead.
         let orders =
             if rebooted { Orders { epoch: orders.epoch, ..Orders::default() } } else { orders };
-        let (told, tells) = mpsc::unbounded_channel();
+        let (updates_tx, updates_rx) = mpsc::unbounded_channel();
         let readings = Readings::default();
         let looks = (Span::seconds(config.control.relief_seconds), config.counting);
         let supervisor = Supervisor::default();
-        let found = (readings.clone(), told.clone());
+        let found = (readings.clone(), updates_tx.clone());
         let watcher = watcher(described, looks, &folders, found, &supervisor).map_err(io)?;
         let mut agent = Agent {
             config,
             machine,
             folders,
-            core: AgentCore::new(life.number, orders),
-            life,
+            core: AgentCore::new(incarnation.number, orders),
+            incarnation,
             time: SteadyTime::begin(cellwright_identity::clock::system(), boot::now()),
             preparer,
             locals: BTreeMap::new(),
@@ -193,24 +193,24 @@ impl Agent {
             process_sampler: ProcessSampler::default(),
             readings,
             watcher,
-            outlived: 0,
+            superseded_by: 0,
             news: Arc::new(Notify::new()),
-            told,
-            tells,
-            door: None,
+            updates_tx,
+            updates_rx,
+            listener: None,
             dialler: AgentDialler::plain(Vec::new()),
             has_identity: false,
             sessions: Sessions::default(),
             supervisor,
-            probing: Arc::new(Semaphore::new(PROBES)),
+            probing: Arc::new(Semaphore::new(MAX_PARALLEL_PROBES)),
             _lock: lock,
         };
         agent.adopt(rebooted)?;
         // Only now: an agent that dies before this finds the same boot again.
-        boot::remember(&agent.folders.life(), &agent.life)?;
+        boot::save_incarnation(&agent.folders.incarnation_file(), &agent.incarnation)?;
         // The orders may be newer than what each attempt was started with.
         let other_checks = agent.core.refresh();
-        other_checks.into_iter().for_each(|attempt| agent.watch_health(attempt));
+        other_checks.into_iter().for_each(|attempt| agent.start_prober(attempt));
         Ok(agent)
     }
 
@@ -228,75 +228,79 @@ impl Agent {
         &'a mut self,
         access: Access,
         masters: &'a [String],
-    ) -> Boxed<'a, Result<(), AgentError>> {
-        Box::pin(self.listened(access, masters))
+    ) -> BoxFuture<'a, Result<(), AgentError>> {
+        Box::pin(self.start_listening(access, masters))
     }
 
-    async fn listened(&mut self, access: Access, masters: &[String]) -> Result<(), AgentError> {
+    async fn start_listening(
+        &mut self,
+        access: Access,
+        masters: &[String],
+    ) -> Result<(), AgentError> {
         self.dialler = access.dialler();
         self.has_identity = matches!(access, Access::Parts { .. });
-        let Some(address) = self.config.listens_on() else { return Ok(()) };
+        let Some(address) = self.config.listen_address() else { return Ok(()) };
         let why = |why| AgentError::Listen { address, why };
-        let (door, found) = Door::open(address, access).await.map_err(why)?;
-        self.door = Some(door);
-        let found = listen::as_dialled(found, self.config.address, masters).await;
-        if let (Some(found), Ok(name)) = (found, Token::new(ADDRESS_ATTRIBUTE)) {
+        let (listener, found) = Listener::open(address, access).await.map_err(why)?;
+        self.listener = Some(listener);
+        let found = listen::advertised_address(found, self.config.address, masters).await;
+        if let (Some(found), Ok(name)) = (found, Token::new(AGENT_ADDRESS_ATTRIBUTE)) {
             let value = AttributeValue::Text(found.to_string());
             self.machine.attributes.insert(name, value);
         }
         Ok(())
     }
 
-    fn desk(&self) -> Desk {
+    fn handlers(&self) -> Handlers {
         let (folders, sessions) = (self.folders.clone(), self.sessions.clone());
         let program = self.preparer.shim.clone();
-        let doorman = Doorman { folders: folders.clone(), program, sessions };
-        Desk { folders, doorman, preparer: self.preparer.clone() }
+        let session_server = SessionServer { folders: folders.clone(), program, sessions };
+        Handlers { folders, session_server, preparer: self.preparer.clone() }
     }
 
     /// Takes up what an earlier agent left.
     fn adopt(&mut self, rebooted: bool) -> Result<(), AgentError> {
         let io = |why| AgentError::Io { what: "tasks".into(), why };
         for (attempt, ordered) in self.folders.attempts()? {
-            let folder = self.folders.attempt(attempt);
+            let folder = self.folders.attempt_dir(attempt);
             let order = match ordered {
-                Ordered::Known(order) => *order,
-                Ordered::Never => {
+                StoredOrder::Known(order) => *order,
+                StoredOrder::NeverRan => {
                     self.folders.discard(attempt).map_err(io)?;
                     continue;
                 }
-                Ordered::Unreadable(why) => {
+                StoredOrder::Unreadable(why) => {
                     tracing::error!(%attempt, why, "what runs here is unknown, so it is ended");
-                    unknown(attempt)
+                    placeholder_order(attempt)
                 }
             };
             let ended = crate::shim::exit_of(&folder).ok().flatten();
             let is_alloc = matches!(order.action, Order::Hold { .. });
             if rebooted && ended.is_none() {
-                end(&folder, Cause::Lost("the machine booted again".into()));
+                record_exit(&folder, ExitCause::Lost("the machine booted again".into()));
             }
-            let mut local = Local::default();
+            let mut local = LocalAttempt::default();
             if !is_alloc || rebooted {
-                local.requests = Some(self.follow(attempt, &order));
+                local.requests = Some(self.supervise(attempt, &order));
             }
             if matches!(order.action, Order::Stop { .. }) {
-                local.ask(Request::Kill);
+                local.send(Request::Kill);
             }
             self.core.adopt(order);
             if is_alloc && !rebooted {
-                let event = ended.map_or(Event::Held, |exit| Event::Ended(exit.end()));
+                let event = ended.map_or(Event::Held, |exit| Event::Ended(exit.outcome()));
                 self.core.observe(attempt, event);
             }
             self.locals.insert(attempt, local);
         }
         // What has ended took everything down with it, or went with the boot.
         let lives = |attempt: &&Attempt| {
-            !matches!(crate::shim::exit_of(&self.folders.attempt(**attempt)), Ok(Some(_)))
+            !matches!(crate::shim::exit_of(&self.folders.attempt_dir(**attempt)), Ok(Some(_)))
         };
         let kept: BTreeSet<Attempt> = self.locals.keys().filter(lives).copied().collect();
         self.preparer.groups.sweep(&kept);
         let names = kept.iter().map(ToString::to_string).collect();
-        self.preparer.driver.sweep(&self.folders.tasks(), &names);
+        self.preparer.driver.sweep(&self.folders.tasks_dir(), &names);
         // Now that those who live hold what they run from.
         self.preparer.packages.trim();
         Ok(())
@@ -306,66 +310,68 @@ impl Agent {
     pub fn run<'a>(
         self,
         client: Client,
-        stop: impl Future<Output = Farewell> + Send + 'a,
-    ) -> Boxed<'a, ()> {
+        stop: impl Future<Output = ShutdownMode> + Send + 'a,
+    ) -> BoxFuture<'a, ()> {
         self.run_until(client, Box::pin(stop))
     }
 
-    fn run_until(self, client: Client, stop: Boxed<'_, Farewell>) -> Boxed<'_, ()> {
-        Box::pin(self.running(client, stop))
+    fn run_until(self, client: Client, stop: BoxFuture<'_, ShutdownMode>) -> BoxFuture<'_, ()> {
+        Box::pin(self.run_loop(client, stop))
     }
 
-    async fn running(mut self, client: Client, mut stop: Boxed<'_, Farewell>) {
-        let (line, mut lines) = mpsc::unbounded_channel();
+    async fn run_loop(mut self, client: Client, mut stop: BoxFuture<'_, ShutdownMode>) {
+        let (to_agent, mut messages) = mpsc::unbounded_channel();
         let own = self.machine.name.clone();
-        self.preparer.packages.reach(&client, self.dialler.clone(), own);
+        self.preparer.packages.connect(&client, self.dialler.clone(), own);
         if self.has_identity {
-            self.preparer.registrar.reach(&client);
+            self.preparer.certifier.connect(&client);
         }
-        let (news, pace, most) = (self.news.clone(), Pace::default(), Most::default());
-        let link = Link { client, line, news, pace, most };
-        self.settle();
-        let mut helpers = vec![self.supervisor.essential("the line to the masters", link.run())];
-        if let Some(door) = self.door.take() {
-            let serving = door.serve(self.desk().router());
-            helpers.push(self.supervisor.essential("the listener", serving));
+        let (news, pacer, size_limit) =
+            (self.news.clone(), ReportPacer::default(), ReportSizeLimit::default());
+        let link = Link { client, to_agent, news, pacer, size_limit };
+        self.reconcile();
+        let mut helpers =
+            vec![self.supervisor.spawn_essential("the line to the masters", link.run())];
+        if let Some(listener) = self.listener.take() {
+            let serving = listener.serve(self.handlers().router());
+            helpers.push(self.supervisor.spawn_essential("the listener", serving));
         }
-        let mut prune = tokio::time::interval(PRUNE);
-        let mut look = tokio::time::interval(LOOK);
+        let mut prune = tokio::time::interval(PRUNE_INTERVAL);
+        let mut look = tokio::time::interval(WATCH_INTERVAL);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let farewell = loop {
+        let mode = loop {
             tokio::select! {
-                Some(line) = lines.recv() => self.on_line(line),
-                Some((attempt, heard)) = self.tells.recv() => self.on_heard(attempt, heard),
+                Some(line) = messages.recv() => self.on_link_message(line),
+                Some((attempt, heard)) = self.updates_rx.recv() => self.on_update(attempt, heard),
                 _ = prune.tick() => self.prune(),
-                _ = look.tick() => self.look(),
+                _ = look.tick() => self.sample_tasks(),
                 farewell = &mut stop => break farewell,
             }
         };
         helpers.iter().for_each(JoinHandle::abort);
-        if farewell == Farewell::StopTasks {
+        if mode == ShutdownMode::StopTasks {
             self.stop_all().await;
         }
-        self.supervisor.stops();
+        self.supervisor.mark_stopping();
         self.preparer.groups.close();
     }
 
-    fn on_line(&mut self, line: Line) {
-        match line {
-            Line::Report { hang, to } => {
+    fn on_link_message(&mut self, message: LinkMessage) {
+        match message {
+            LinkMessage::Report { hang, to } => {
                 // The link may have given up waiting.
                 let _ = to.send(self.report(hang));
             }
-            Line::Answer { orders, sent } => self.on_answer(*orders, sent),
+            LinkMessage::Answer { orders, sent } => self.on_answer(*orders, sent),
         }
     }
 
     fn write_orders(&self) {
-        let path = self.folders.orders();
+        let path = self.folders.orders_file();
         // Not flushed: after a power cut the machine boots, and orders of another boot count for
         // nothing. Their epoch may be an older one then: a master that was overtaken could be
         // believed for one poll, as by a machine that is new; what must not run twice has a lease.
-        if let Err(error) = record::write(&path, self.core.orders(), Keep::Process) {
+        if let Err(error) = record::write(&path, self.core.orders(), Durability::Process) {
             tracing::error!(%error, "orders cannot be written");
             // An agent that comes back must not find older ones; with none it asks.
             if let Err(error) = std::fs::remove_file(&path) {
@@ -375,67 +381,68 @@ impl Agent {
     }
 
     /// Decides anew only when that can come out differently: with many tasks it takes its time.
-    fn on_heard(&mut self, attempt: Attempt, heard: Heard) {
-        if self.take(attempt, heard) {
-            self.settle();
+    fn on_update(&mut self, attempt: Attempt, update: AttemptUpdate) {
+        if self.apply_update(attempt, update) {
+            self.reconcile();
         }
     }
 
     /// Whether there may be something to do.
-    fn take(&mut self, attempt: Attempt, heard: Heard) -> bool {
+    fn apply_update(&mut self, attempt: Attempt, update: AttemptUpdate) -> bool {
         let Some(local) = self.locals.get_mut(&attempt) else { return false };
         let Some(entry) = self.core.attempt(attempt) else { return false };
-        let event = match heard {
-            Heard::Status(status) => {
+        let event = match update {
+            AttemptUpdate::Status(status) => {
                 let (lease_until, is_stopping) = (status.lease_until, status.stopping);
                 local.status = Some(status);
                 Event::Status { lease_until, is_stopping }
             }
-            Heard::Found(finding) => {
+            AttemptUpdate::Finding(finding) => {
                 self.on_finding(attempt, finding);
                 return false;
             }
-            Heard::Health(health) => {
+            AttemptUpdate::Health(health) => {
                 let before = entry.status.phase;
                 tracing::info!(task = entry.order.name, ?before, ?health, "health");
                 Event::Health(health)
             }
-            Heard::Ended(end, words) => {
+            AttemptUpdate::Ended(end, words) => {
                 tracing::info!(task = entry.order.name, attempt = attempt.number, words, "ended");
                 local.requests = None;
                 local.group = None;
-                local.dismiss();
+                local.stop_prober();
                 self.sessions.close(attempt);
                 Event::Ended(end)
             }
         };
         let change = self.core.observe(attempt, event);
-        if change.began {
+        if change.started {
             self.find_group(attempt);
-            self.watch_health(attempt);
+            self.start_prober(attempt);
         }
-        let is_guilty = self.locals.get(&attempt).is_some_and(|local| !local.ungiven.is_empty());
+        let is_guilty =
+            self.locals.get(&attempt).is_some_and(|local| !local.unassigned_ports.is_empty());
         if matches!(event, Event::Ended(_)) && is_guilty {
-            self.say_ungiven();
+            self.advertise_unassigned_ports();
         }
-        if change.is_news {
+        if change.needs_report {
             self.news.notify_one();
         }
-        change.decides
+        change.needs_reconcile
     }
 
     /// Does what the core says until it has nothing more to say.
-    fn settle(&mut self) {
+    fn reconcile(&mut self) {
         loop {
             let actions = self.core.next_actions(boot::now());
             if actions.is_empty() {
                 return;
             }
-            actions.into_iter().for_each(|action| self.act(action));
+            actions.into_iter().for_each(|action| self.perform(action));
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn perform(&mut self, action: Action) {
         match action {
             Action::Start { order, lease_until } => self.start(*order, lease_until),
             Action::Stop { attempt, notice } => {
@@ -444,12 +451,12 @@ impl Agent {
             Action::Kill { attempt } => self.request(attempt, Request::Kill),
             Action::Renew { attempt, until } => {
                 if let Some(local) = self.locals.get(&attempt) {
-                    local.ask(Request::Lease { until });
+                    local.send(Request::Lease { until });
                 }
             }
             Action::Forget { attempt } => {
                 self.locals.remove(&attempt);
-                if let Err(error) = self.folders.put_aside(attempt) {
+                if let Err(error) = self.folders.archive(attempt) {
                     tracing::error!(%attempt, %error, "what is over cannot be put aside");
                 }
             }
@@ -459,8 +466,8 @@ impl Agent {
     fn request(&mut self, attempt: Attempt, request: Request) {
         if self.core.attempt(attempt).is_some_and(|entry| entry.status.is_alloc) {
             // Empty by now: there is nobody to tell.
-            end(&self.folders.attempt(attempt), Cause::Told);
-            if let Some(group) = self.preparer.groups.of_alloc(attempt)
+            record_exit(&self.folders.attempt_dir(attempt), ExitCause::Told);
+            if let Some(group) = self.preparer.groups.alloc_group(attempt)
                 && let Err(error) = group.remove()
             {
                 tracing::warn!(%error, "the group of an alloc stays");
@@ -468,7 +475,7 @@ impl Agent {
             self.core.observe(attempt, Event::Ended(End::Gone));
             self.news.notify_one();
         } else if let Some(local) = self.locals.get(&attempt) {
-            local.ask(request);
+            local.send(request);
         }
     }
 
@@ -486,7 +493,7 @@ impl Agent {
 
     /// Beside the loop: what is over may be thousands of folders.
     fn prune(&mut self) {
-        let (folders, keeping) = (self.folders.clone(), self.config.keeping());
+        let (folders, keeping) = (self.folders.clone(), self.config.retention());
         let now = self.time.at(cellwright_identity::clock::system(), boot::now());
         tokio::task::spawn_blocking(move || {
             if let Err(error) = folders.prune(keeping, now) {
@@ -507,20 +514,20 @@ impl Agent {
             self.request(attempt, Request::Stop { grace });
         }
         while self.locals.values().any(|local| local.requests.is_some()) {
-            let Some((attempt, heard)) = self.tells.recv().await else { return };
-            self.take(attempt, heard);
+            let Some((attempt, update)) = self.updates_rx.recv().await else { return };
+            self.apply_update(attempt, update);
         }
     }
 }
 
-impl Local {
-    fn dismiss(&mut self) {
-        if let Some(nurse) = self.nurse.take() {
-            nurse.abort();
+impl LocalAttempt {
+    fn stop_prober(&mut self) {
+        if let Some(prober) = self.prober.take() {
+            prober.abort();
         }
     }
 
-    fn ask(&self, request: Request) {
+    fn send(&self, request: Request) {
         if let Some(requests) = &self.requests {
             // Its end is on the way.
             let _ = requests.send(request);
@@ -529,7 +536,7 @@ impl Local {
 }
 
 /// Stands for an order that cannot be read: what runs is ended, and the masters order anew.
-fn unknown(attempt: Attempt) -> DesiredTask {
+fn placeholder_order(attempt: Attempt) -> DesiredTask {
     let action = Order::Stop { notice: Span::ZERO, cause: StopCause::Killed };
     let name = attempt.to_string();
     let Attempt { task, number, saver } = attempt;
@@ -537,9 +544,9 @@ fn unknown(attempt: Attempt) -> DesiredTask {
 }
 
 /// Two agents in one folder would both start what is ordered.
-fn alone(folders: &Folders) -> Result<std::fs::File, AgentError> {
+fn lock_state_dir(folders: &Folders) -> Result<std::fs::File, AgentError> {
     use rustix::fs::{FlockOperation, flock};
-    let path = folders.orders().with_file_name("agent.lock");
+    let path = folders.orders_file().with_file_name("agent.lock");
     let name = path.display().to_string();
     let lock = open_lock(&path).map_err(|why| AgentError::Io { what: name.clone(), why })?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive)

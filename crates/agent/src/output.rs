@@ -14,37 +14,37 @@ use std::time::UNIX_EPOCH;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of one piece at most.
-const PIECE: u64 = 256 * 1024;
+const MAX_PIECE_BYTES: u64 = 256 * 1024;
 /// Files of one stream that are looked at; more are never kept.
-const MOST_FILES: u32 = 100;
+const MAX_FILES: u32 = 100;
 
 /// How far back lines are counted.
-const LOOKED_BACK: u64 = 1 << 20;
+const MAX_LINE_SCAN_BYTES: u64 = 1 << 20;
 
 /// A place in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct StreamPosition {
     /// 0: before the first.
     file: u64,
     offset: u64,
 }
 
-impl Place {
+impl StreamPosition {
     #[must_use]
-    pub fn text(self) -> String {
+    pub fn to_text(self) -> String {
         format!("{}-{}", self.file, self.offset)
     }
 
     #[must_use]
-    pub fn parse(text: &str) -> Option<Place> {
+    pub fn parse(text: &str) -> Option<StreamPosition> {
         let (file, offset) = text.split_once('-')?;
-        Some(Place { file: file.parse().ok()?, offset: offset.parse().ok()? })
+        Some(StreamPosition { file: file.parse().ok()?, offset: offset.parse().ok()? })
     }
 }
 
 /// The output of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct AttemptOutput {
     pub attempt: Attempt,
     pub folder: std::path::PathBuf,
 }
@@ -53,29 +53,33 @@ pub struct Found {
 ///
 /// # Errors
 /// When the files cannot be read.
-pub fn near_end(folder: &Path, stream: Stream, tail: u64) -> io::Result<Place> {
+pub fn tail_position(folder: &Path, stream: Stream, tail: u64) -> io::Result<StreamPosition> {
     let files = files(folder, stream)?;
     let mut left = tail;
-    let mut place = Place::default();
+    let mut position = StreamPosition::default();
     for (_, file, length) in files.iter().rev() {
-        place = Place { file: *file, offset: length.saturating_sub(left) };
+        position = StreamPosition { file: *file, offset: length.saturating_sub(left) };
         left = left.saturating_sub(*length);
         if left == 0 {
             break;
         }
     }
-    Ok(place)
+    Ok(position)
 }
 
 /// The place `lines` lines before the end, or less far back when they are long.
 ///
 /// # Errors
 /// When the files cannot be read.
-pub fn last_lines(folder: &Path, stream: Stream, lines: u32) -> io::Result<Place> {
-    let mut place = near_end(folder, stream, 0)?;
-    let (mut left, mut room, mut is_last) = (lines, LOOKED_BACK, true);
+pub fn last_lines_position(
+    folder: &Path,
+    stream: Stream,
+    lines: u32,
+) -> io::Result<StreamPosition> {
+    let mut position = tail_position(folder, stream, 0)?;
+    let (mut left, mut room, mut is_last) = (lines, MAX_LINE_SCAN_BYTES, true);
     if left == 0 {
-        return Ok(place);
+        return Ok(position);
     }
     for (path, file, length) in files(folder, stream)?.into_iter().rev() {
         let begin = length.saturating_sub(room);
@@ -90,31 +94,31 @@ pub fn last_lines(folder: &Path, stream: Stream, lines: u32) -> io::Result<Place
             }
             is_last = false;
             if left == 0 {
-                return Ok(Place { file, offset: begin + at as u64 + 1 });
+                return Ok(StreamPosition { file, offset: begin + at as u64 + 1 });
             }
         }
-        place = Place { file, offset: begin };
+        position = StreamPosition { file, offset: begin };
         room -= length - begin;
         if room == 0 {
             break;
         }
     }
-    Ok(place)
+    Ok(position)
 }
 
 /// Leaves the beginning of a character to the next piece, and says where that begins then.
-pub fn whole_characters(bytes: &mut Vec<u8>, next: Place) -> Place {
+pub fn split_at_character(bytes: &mut Vec<u8>, next: StreamPosition) -> StreamPosition {
     for back in 1..=bytes.len().min(3) {
-        let needs = match bytes[bytes.len() - back] {
+        let length = match bytes[bytes.len() - back] {
             0x80..=0xbf => continue,
             0xc2..=0xdf => 2,
             0xe0..=0xef => 3,
             0xf0..=0xf4 => 4,
             _ => 1,
         };
-        if needs > back && next.offset >= back as u64 {
+        if length > back && next.offset >= back as u64 {
             bytes.truncate(bytes.len() - back);
-            return Place { offset: next.offset - back as u64, ..next };
+            return StreamPosition { offset: next.offset - back as u64, ..next };
         }
         break;
     }
@@ -126,36 +130,40 @@ pub fn whole_characters(bytes: &mut Vec<u8>, next: Place) -> Place {
 ///
 /// # Errors
 /// When the files cannot be read.
-pub fn after(folder: &Path, stream: Stream, from: Place) -> io::Result<(Vec<u8>, Place)> {
+pub fn read_from(
+    folder: &Path,
+    stream: Stream,
+    from: StreamPosition,
+) -> io::Result<(Vec<u8>, StreamPosition)> {
     let files = files(folder, stream)?;
     let at = files.iter().position(|(_, file, _)| *file == from.file);
-    let mut place = if at.is_some() { from } else { Place::default() };
+    let mut position = if at.is_some() { from } else { StreamPosition::default() };
     let mut bytes = Vec::new();
     for (path, file, _) in files.into_iter().skip(at.unwrap_or(0)) {
-        let offset = if file == place.file { place.offset } else { 0 };
+        let offset = if file == position.file { position.offset } else { 0 };
         let mut open = File::open(path)?;
         open.seek(SeekFrom::Start(offset))?;
-        let room = PIECE - bytes.len() as u64;
+        let room = MAX_PIECE_BYTES - bytes.len() as u64;
         let read = open.take(room).read_to_end(&mut bytes)? as u64;
-        place = Place { file, offset: offset + read };
-        if bytes.len() as u64 == PIECE {
+        position = StreamPosition { file, offset: offset + read };
+        if bytes.len() as u64 == MAX_PIECE_BYTES {
             break;
         }
     }
-    Ok((bytes, place))
+    Ok((bytes, position))
 }
 
 /// Paths, numbers and lengths, the oldest first.
 fn files(folder: &Path, stream: Stream) -> io::Result<Vec<(std::path::PathBuf, u64, u64)>> {
     let present = folder.join(LOGS).join(stream.name());
     let mut found = Vec::new();
-    for number in 0..MOST_FILES {
+    for number in 0..MAX_FILES {
         let path = match number {
             0 => present.clone(),
             aside => present.with_extension(aside.to_string()),
         };
         match path.metadata() {
-            Ok(about) => found.push((path, identity(&about), about.len())),
+            Ok(about) => found.push((path, file_id(&about), about.len())),
             // Between putting one aside and opening the next there is no present one.
             Err(error) if error.kind() == io::ErrorKind::NotFound && number == 0 => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
@@ -167,7 +175,7 @@ fn files(folder: &Path, stream: Stream) -> io::Result<Vec<(std::path::PathBuf, u
 }
 
 /// Never 0, which is before the first.
-fn identity(about: &Metadata) -> u64 {
+fn file_id(about: &Metadata) -> u64 {
     let born = about.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let born = born.unwrap_or_default().as_nanos();
     let bytes = [&about.ino().to_le_bytes()[..], &born.to_le_bytes()].concat();
@@ -177,9 +185,9 @@ fn identity(about: &Metadata) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
     use crate::shim::log::RotatedLog;
     use crate::shim::protocol::LogSettings;
+    use crate::state_dir::scratch::Scratch;
 
     #[test]
     fn a_reader_goes_on_across_files_that_are_put_aside() {
@@ -188,27 +196,27 @@ mod tests {
         std::fs::create_dir(scratch.path(LOGS)).unwrap();
         let settings = LogSettings { file_bytes: 4, files: 3, rate: 1000 };
         let mut log = RotatedLog::new(scratch.path(LOGS).join("stdout"), settings, 0);
-        let read = |from: Place| {
-            let (bytes, next) = after(&folder, Stream::Stdout, from).unwrap();
+        let read = |from: StreamPosition| {
+            let (bytes, next) = read_from(&folder, Stream::Stdout, from).unwrap();
             (String::from_utf8(bytes).unwrap(), next)
         };
-        assert_eq!(read(Place::default()), (String::new(), Place::default()));
+        assert_eq!(read(StreamPosition::default()), (String::new(), StreamPosition::default()));
         log.write(b"abcdef", 0);
-        let (text, next) = read(Place::default());
+        let (text, next) = read(StreamPosition::default());
         assert_eq!(text, "abcdef");
-        assert_eq!(Place::parse(&next.text()), Some(next));
+        assert_eq!(StreamPosition::parse(&next.to_text()), Some(next));
         assert_eq!(read(next), (String::new(), next));
         log.write(b"ghijk", 0);
         assert_eq!(read(next).0, "ghijk");
         // Four files' worth later its file is gone: it gets what there is.
         log.write(b"lmnopqrstuvw", 0);
         assert_eq!(read(next).0, "mnopqrstuvw");
-        let place = near_end(&folder, Stream::Stdout, 6).unwrap();
-        assert_eq!(read(place).0, "rstuvw");
-        let place = near_end(&folder, Stream::Stdout, 600).unwrap();
-        assert_eq!(read(place).0, "mnopqrstuvw");
-        assert_eq!(read(near_end(&folder, Stream::Stdout, 0).unwrap()).0, "");
-        assert_eq!(Place::parse("x-1"), None);
+        let position = tail_position(&folder, Stream::Stdout, 6).unwrap();
+        assert_eq!(read(position).0, "rstuvw");
+        let position = tail_position(&folder, Stream::Stdout, 600).unwrap();
+        assert_eq!(read(position).0, "mnopqrstuvw");
+        assert_eq!(read(tail_position(&folder, Stream::Stdout, 0).unwrap()).0, "");
+        assert_eq!(StreamPosition::parse("x-1"), None);
     }
 
     #[test]
@@ -218,8 +226,8 @@ mod tests {
         let settings = LogSettings { file_bytes: 5, files: 9, rate: 1000 };
         let mut log = RotatedLog::new(scratch.path(LOGS).join("stdout"), settings, 0);
         let last = |lines: u32| {
-            let place = last_lines(&scratch.path(""), Stream::Stdout, lines).unwrap();
-            let (bytes, _) = after(&scratch.path(""), Stream::Stdout, place).unwrap();
+            let position = last_lines_position(&scratch.path(""), Stream::Stdout, lines).unwrap();
+            let (bytes, _) = read_from(&scratch.path(""), Stream::Stdout, position).unwrap();
             String::from_utf8(bytes).unwrap()
         };
         assert_eq!(last(3), "");
@@ -235,10 +243,10 @@ mod tests {
 
     #[test]
     fn a_character_is_not_cut_in_two() {
-        let place = |offset| Place { file: 7, offset };
+        let position = |offset| StreamPosition { file: 7, offset };
         let cut = |bytes: &[u8]| {
             let mut bytes = bytes.to_vec();
-            let next = whole_characters(&mut bytes, place(100));
+            let next = split_at_character(&mut bytes, position(100));
             assert_eq!(next.file, 7);
             (bytes.len(), 100 - next.offset)
         };
@@ -252,6 +260,6 @@ mod tests {
         assert_eq!(cut(&[b'a', 0xff]), (2, 0));
         assert_eq!(cut(&[0x80, 0x80, 0x80, 0x80]), (4, 0));
         assert_eq!(cut(b""), (0, 0));
-        assert_eq!(whole_characters(&mut vec![0xe2], place(0)), place(0));
+        assert_eq!(split_at_character(&mut vec![0xe2], position(0)), position(0));
     }
 }

@@ -3,13 +3,13 @@
 
 use cellwright_api::client::Client;
 use cellwright_api::client::agent::AgentDialler;
-use cellwright_api::client::parts::{HoldersRequest, PackageHolder};
+use cellwright_api::client::internal_calls::{HoldersRequest, PackageHolder};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::machine::MAX_PACKAGES;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::PackageRef;
-use cellwright_package::cache::{ObtainError, Settings, Source};
+use cellwright_package::cache::{CacheConfig, ObtainError, Source};
 use cellwright_package::http::{AgentSource, HttpSource};
 use cellwright_package::{Cache, PackageDigest, PackageError, Pinned};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,21 +20,21 @@ use tokio::time::{Instant, sleep};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// What one request may take.
-const REQUEST: Duration = Duration::from_secs(20);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a package that nobody gives is asked for again and again before the start has failed:
 /// it may be on its way to the masters, or they may be away. A failed start counts against both
 /// the task and the machine, and neither can help it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const OBTAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Before the second request, and most before a later one.
-const PAUSE: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+const BACKOFF_MIN: Duration = Duration::from_millis(500);
+const BACKOFF_MAX: Duration = Duration::from_secs(4);
 
 /// A task's packages, unpacked. They stay on the machine as long as this does.
 #[derive(Clone, Debug, Default)]
-pub struct Unpacked(Vec<(String, Pinned)>);
+pub struct PinnedPackages(Vec<(String, Pinned)>);
 
-impl Unpacked {
+impl PinnedPackages {
     /// Names and folders.
     #[must_use]
     pub fn folders(&self) -> Vec<(String, PathBuf)> {
@@ -62,10 +62,10 @@ impl Origin {
         let holders = self.client.holders(&request).await.unwrap_or_default();
         let source = |holder: PackageHolder| -> Arc<dyn Source> {
             let PackageHolder { machine, address } = holder;
-            Arc::new(AgentSource::new(self.dialler.clone(), machine, address, REQUEST))
+            Arc::new(AgentSource::new(self.dialler.clone(), machine, address, REQUEST_TIMEOUT))
         };
         let master = |address: String| -> Arc<dyn Source> {
-            Arc::new(HttpSource::master(self.client.clone(), address, REQUEST))
+            Arc::new(HttpSource::master(self.client.clone(), address, REQUEST_TIMEOUT))
         };
         let masters = self.client.masters().into_iter().map(master);
         holders.into_iter().map(source).chain(masters).collect()
@@ -77,7 +77,7 @@ pub struct Packages {
     /// Known once the agent has a line to its masters.
     origin: OnceLock<Origin>,
     /// What the digests here are called in the jobs that asked for them.
-    called: Mutex<BTreeMap<PackageDigest, PackageRef>>,
+    names: Mutex<BTreeMap<PackageDigest, PackageRef>>,
 }
 
 impl Packages {
@@ -85,8 +85,8 @@ impl Packages {
     /// When the folder cannot be used.
     pub fn open(folder: &Path, most_bytes: u64, machine: &str) -> Result<Packages, PackageError> {
         let salt = xxh3_64(machine.as_bytes());
-        let cache = Cache::open(folder, Settings { salt, ..Settings::new(most_bytes) })?;
-        Ok(Packages { cache, origin: OnceLock::new(), called: Mutex::default() })
+        let cache = Cache::open(folder, CacheConfig { salt, ..CacheConfig::new(most_bytes) })?;
+        Ok(Packages { cache, origin: OnceLock::new(), names: Mutex::default() })
     }
 
     /// The packages themselves, for whoever gives them to other machines.
@@ -96,7 +96,7 @@ impl Packages {
     }
 
     /// Where packages come from.
-    pub fn reach(&self, client: &Client, dialler: AgentDialler, own: Name) {
+    pub fn connect(&self, client: &Client, dialler: AgentDialler, own: Name) {
         // Once for every agent: the first call is the one that counts.
         let _ = self.origin.set(Origin { client: client.clone(), dialler, own });
     }
@@ -107,43 +107,47 @@ impl Packages {
     /// When one cannot be had, or nobody gives it within a minute.
     pub async fn obtain(
         &self,
-        wanted: &[PackageRef],
+        packages: &[PackageRef],
         task: TaskId,
-    ) -> Result<Unpacked, ObtainError> {
+    ) -> Result<PinnedPackages, ObtainError> {
         let mut unpacked = Vec::new();
-        for package in wanted {
-            let pinned = self.in_time(package, task).await?;
-            self.call(package, pinned.digest());
+        for package in packages {
+            let pinned = self.obtain_with_retry(package, task).await?;
+            self.note_name(package, pinned.digest());
             unpacked.push((package.name.to_string(), pinned));
         }
-        Ok(Unpacked(unpacked))
+        Ok(PinnedPackages(unpacked))
     }
 
     /// One of them, if somebody gives it soon.
-    async fn in_time(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
-        let until = Instant::now() + PATIENCE;
-        let mut pause = PAUSE;
+    async fn obtain_with_retry(
+        &self,
+        package: &PackageRef,
+        task: TaskId,
+    ) -> Result<Pinned, ObtainError> {
+        let until = Instant::now() + OBTAIN_TIMEOUT;
+        let mut pause = BACKOFF_MIN;
         let mut before = None;
         loop {
-            let error = match self.now(package, task).await {
+            let error = match self.obtain_once(package, task).await {
                 Ok(pinned) => return Ok(pinned),
-                Err(error) => more_telling(before, error),
+                Err(error) => more_informative(before, error),
             };
-            if !error.may_pass() || Instant::now() + pause > until {
+            if !error.is_retryable() || Instant::now() + pause > until {
                 return Err(error);
             }
-            if pause == PAUSE {
+            if pause == BACKOFF_MIN {
                 tracing::warn!(%error, "asked for again for a minute");
             }
             before = Some(error);
             sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(BACKOFF_MAX);
         }
     }
 
-    async fn now(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
+    async fn obtain_once(&self, package: &PackageRef, task: TaskId) -> Result<Pinned, ObtainError> {
         let digest = PackageDigest::parse(package.digest.as_str());
-        let here = digest.and_then(|digest| self.cache.held_pin(digest));
+        let here = digest.and_then(|digest| self.cache.pin_if_cached(digest));
         let sources = match self.origin.get().filter(|_| here.is_none()) {
             Some(origin) => origin.sources(package, task).await,
             None => Vec::new(),
@@ -153,13 +157,13 @@ impl Packages {
 
     /// Those of a task that an earlier agent started: they are here, or the task is none the wiser.
     #[must_use]
-    pub fn keep(&self, wanted: &[PackageRef]) -> Unpacked {
+    pub fn pin_cached(&self, packages: &[PackageRef]) -> PinnedPackages {
         let pin = |package: &PackageRef| {
             let digest = PackageDigest::parse(package.digest.as_str())?;
-            self.call(package, digest);
-            Some((package.name.to_string(), self.cache.held_pin(digest)?))
+            self.note_name(package, digest);
+            Some((package.name.to_string(), self.cache.pin_if_cached(digest)?))
         };
-        Unpacked(wanted.iter().filter_map(pin).collect())
+        PinnedPackages(packages.iter().filter_map(pin).collect())
     }
 
     /// Brings the cache down to its bound, once all who outlived an earlier agent have said what
@@ -170,45 +174,45 @@ impl Packages {
         }
     }
 
-    fn call(&self, package: &PackageRef, digest: PackageDigest) {
-        let mut called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        called.insert(digest, package.clone());
+    fn note_name(&self, package: &PackageRef, digest: PackageDigest) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.insert(digest, package.clone());
     }
 
     /// What is here, who gave it, and what jobs call it.
     #[must_use]
-    pub fn told(&self) -> MachinePackages {
-        let mut told = self.cache.told();
-        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        for package in &mut told.packages {
+    pub fn status(&self) -> MachinePackages {
+        let mut status = self.cache.status();
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        for package in &mut status.packages {
             let digest = PackageDigest::parse(package.digest.as_str());
-            let by_jobs = digest.and_then(|digest| called.get(&digest));
+            let by_jobs = digest.and_then(|digest| names.get(&digest));
             package.name = by_jobs.map(|by_jobs| by_jobs.name.clone());
         }
-        told
+        status
     }
 
     /// What is here, as jobs call it. What no job has asked this agent for is not told.
     #[must_use]
     pub fn report(&self) -> BTreeSet<PackageRef> {
-        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = self.cache.held();
-        let known = held.iter().filter_map(|digest| called.get(digest).cloned());
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.cache.cached_digests();
+        let refs = held.iter().filter_map(|digest| names.get(digest).cloned());
         // The masters take no more; what they do not know of is only not preferred.
-        known.take(MAX_PACKAGES).collect()
+        refs.take(MAX_PACKAGES).collect()
     }
 }
 
 /// A machine that gave wrong bytes is not asked again for a while: that nobody is left to ask is
 /// not why there is no package.
-fn more_telling(before: Option<ObtainError>, now: ObtainError) -> ObtainError {
+fn more_informative(before: Option<ObtainError>, now: ObtainError) -> ObtainError {
     before.filter(|_| now.is_no_source()).unwrap_or(now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
+    use crate::state_dir::scratch::Scratch;
     use cellwright_cell::name::Token;
     use cellwright_package::cache::FetchError;
 
@@ -217,8 +221,8 @@ mod tests {
         let error = |why| ObtainError::Fetch { name: "server".into(), why: Arc::new(why) };
         let failed = |why: &str| error(FetchError::AllFailed(why.into()));
         let check = |before, now, expected: &str| {
-            let told = more_telling(before, now).to_string();
-            assert!(told.contains(expected), "{told}");
+            let message = more_informative(before, now).to_string();
+            assert!(message.contains(expected), "{message}");
         };
         check(None, error(FetchError::NoSource), "no source is known");
         check(Some(failed("n1: away")), error(FetchError::NoSource), "n1: away");
@@ -227,20 +231,20 @@ mod tests {
     }
 
     /// Whether a task waits for such a package before its start has failed.
-    async fn waits_for(digest: &str, bytes: u64) -> bool {
+    async fn waits_for_package(digest: &str, bytes: u64) -> bool {
         let scratch = Scratch::new();
         let packages = Packages::open(&scratch.path("packages"), 1 << 20, "m").unwrap();
         let (name, digest) = (Token::new("server").unwrap(), Token::new(digest).unwrap());
         let begun = Instant::now();
         let wanted = [PackageRef { name, digest, bytes }];
         packages.obtain(&wanted, TaskId(0)).await.unwrap_err();
-        begun.elapsed() + PAUSE_MAX >= PATIENCE
+        begun.elapsed() + BACKOFF_MAX >= OBTAIN_TIMEOUT
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_package_that_nobody_gives_is_waited_for_and_one_that_cannot_be_is_not() {
-        assert!(waits_for(&"ab".repeat(32), 1000).await);
-        assert!(!waits_for("ab", 1000).await, "no digest");
-        assert!(!waits_for(&"ab".repeat(32), 1 << 30).await, "more than there is room for");
+        assert!(waits_for_package(&"ab".repeat(32), 1000).await);
+        assert!(!waits_for_package("ab", 1000).await, "no digest");
+        assert!(!waits_for_package(&"ab".repeat(32), 1 << 30).await, "more than there is room for");
     }
 }

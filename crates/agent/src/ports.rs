@@ -9,21 +9,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What the kernel calls a socket that listens.
-const LISTENS: &str = "0A";
+const TCP_LISTEN: &str = "0A";
 
 /// TCP sockets of this machine's network that listen: number of the socket, port.
 #[must_use]
-pub fn listening() -> BTreeMap<u64, u16> {
+pub fn listening_sockets() -> BTreeMap<u64, u16> {
     let lists = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-    lists.into_iter().flatten().flat_map(|text| parse(&text)).collect()
+    lists.into_iter().flatten().flat_map(|text| parse_tcp_table(&text)).collect()
 }
 
-fn parse(text: &str) -> Vec<(u64, u16)> {
+fn parse_tcp_table(text: &str) -> Vec<(u64, u16)> {
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, local, _, state, _, _, _, _, _, inode, ..] = fields[..] else { return None };
         let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
-        (state == LISTENS).then_some((inode.parse().ok()?, port))
+        (state == TCP_LISTEN).then_some((inode.parse().ok()?, port))
     };
     text.lines().skip(1).filter_map(socket).collect()
 }
@@ -31,44 +31,44 @@ fn parse(text: &str) -> Vec<(u64, u16)> {
 /// The search of one task's processes for ports that were not given to it. It looks at so many open
 /// files at a time and goes on there at the next: a task can have millions.
 #[derive(Clone, Debug, Default)]
-pub struct Search {
+pub struct PortScan {
     /// Open files looked at so far in this round.
-    place: usize,
+    offset: usize,
     /// What this round has found.
     found: BTreeSet<u16>,
     /// What was said last.
-    said: BTreeSet<u16>,
+    reported: BTreeSet<u16>,
 }
 
 /// Open files of a task that are looked at in one go.
-const MOST_FILES: usize = 4096;
+const MAX_FILES_PER_PASS: usize = 4096;
 
-impl Search {
+impl PortScan {
     /// Looks on; says which ports there are when that has changed. What was found before counts
     /// until a round is over that does not find it again.
-    pub fn go_on(
+    pub fn resume(
         &mut self,
         processes: &[u32],
         listening: &BTreeMap<u64, u16>,
-        given: &[u16],
+        assigned: &[u16],
     ) -> Option<BTreeSet<u16>> {
-        let files = processes.iter().flat_map(|pid| open_files(living_thread(*pid)));
-        let mut files = files.skip(self.place);
+        let files = processes.iter().flat_map(|pid| open_files(readable_thread(*pid)));
+        let mut files = files.skip(self.offset);
         let mut looked = 0;
-        for file in files.by_ref().take(MOST_FILES) {
+        for file in files.by_ref().take(MAX_FILES_PER_PASS) {
             looked += 1;
-            let port = socket(&file).and_then(|socket| listening.get(&socket).copied());
-            self.found.extend(port.filter(|port| !given.contains(port)));
+            let port = socket_inode(&file).and_then(|socket| listening.get(&socket).copied());
+            self.found.extend(port.filter(|port| !assigned.contains(port)));
         }
-        let now = if looked < MOST_FILES {
-            self.place = 0;
+        let now = if looked < MAX_FILES_PER_PASS {
+            self.offset = 0;
             std::mem::take(&mut self.found)
         } else {
-            self.place += looked;
-            &self.found | &self.said
+            self.offset += looked;
+            &self.found | &self.reported
         };
-        let changed = now != self.said;
-        self.said.clone_from(&now);
+        let changed = now != self.reported;
+        self.reported.clone_from(&now);
         changed.then_some(now)
     }
 }
@@ -87,7 +87,7 @@ pub fn threads(pid: u32) -> Vec<u32> {
 
 /// The thread that shows what a process has open and mapped: its first one, unless that has ended
 /// before others, and then shows nothing.
-pub fn living_thread(pid: u32) -> u32 {
+pub fn readable_thread(pid: u32) -> u32 {
     let has_ended = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // The name before the state is the program's choice, and may hold anything.
@@ -100,7 +100,7 @@ pub fn living_thread(pid: u32) -> u32 {
 }
 
 /// The number of the socket that an open file is.
-fn socket(file: &Path) -> Option<u64> {
+fn socket_inode(file: &Path) -> Option<u64> {
     let target = fs::read_link(file).ok()?;
     target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -116,34 +116,34 @@ mod tests {
             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 4242 1\n\
             1: 0100007F:1F91 0100007F:1F90 01 00000000:00000000 00:00000000 00000000 0 0 4243 1\n\
             broken\n";
-        assert_eq!(parse(text), [(4242, 8080)]);
+        assert_eq!(parse_tcp_table(text), [(4242, 8080)]);
     }
 
     #[test]
     fn this_very_process_is_found_out() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let (own, seen) = ([std::process::id()], listening());
-        let mut search = Search::default();
-        assert!(search.go_on(&own, &seen, &[]).unwrap().contains(&port));
-        assert_eq!(search.go_on(&own, &seen, &[]), None, "nothing new");
-        let other = search.go_on(&own, &seen, &[port]);
+        let (own, seen) = ([std::process::id()], listening_sockets());
+        let mut search = PortScan::default();
+        assert!(search.resume(&own, &seen, &[]).unwrap().contains(&port));
+        assert_eq!(search.resume(&own, &seen, &[]), None, "nothing new");
+        let other = search.resume(&own, &seen, &[port]);
         assert!(other.is_some_and(|ports| !ports.contains(&port)));
-        search.go_on(&own, &seen, &[]);
-        assert_eq!(search.go_on(&[], &seen, &[]), Some(BTreeSet::new()));
+        search.resume(&own, &seen, &[]);
+        assert_eq!(search.resume(&[], &seen, &[]), Some(BTreeSet::new()));
     }
 
     #[test]
     fn who_has_many_files_open_is_found_out_a_little_later() {
         let many: Vec<fs::File> =
-            (0..MOST_FILES / 4).map(|_| fs::File::open("/dev/null").unwrap()).collect();
+            (0..MAX_FILES_PER_PASS / 4).map(|_| fs::File::open("/dev/null").unwrap()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         // As if there were as many processes: each is looked through on its own.
-        let (own, seen) = ([std::process::id(); 5], listening());
-        let mut search = Search::default();
+        let (own, seen) = ([std::process::id(); 5], listening_sockets());
+        let mut search = PortScan::default();
         let found =
-            (0..3).filter_map(|_| search.go_on(&own, &seen, &[])).any(|p| p.contains(&port));
+            (0..3).filter_map(|_| search.resume(&own, &seen, &[])).any(|p| p.contains(&port));
         assert!(found);
         drop(many);
     }

@@ -1,6 +1,6 @@
 //! Orders for tests.
 
-use cellwright_cell::desired::{Action as Order, DesiredTask, Work};
+use cellwright_cell::desired::{Action as Order, DesiredTask, RunSpec};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::time::Span;
@@ -11,8 +11,8 @@ pub(crate) fn order(task: u32, attempt: u32, action: Order) -> DesiredTask {
     DesiredTask { task: TaskId(task), attempt, saver: 0, name, action, lease: None }
 }
 
-fn work() -> Work {
-    Work {
+fn work() -> RunSpec {
+    RunSpec {
         command: vec!["true".into()],
         env: BTreeMap::new(),
         limits: Default::default(),

@@ -9,7 +9,7 @@
 //! files while the agent runs, and an agent goes on with the shims that it knows.
 
 use cellwright_shim::installed::Installed;
-use cellwright_shim::{FILE, VERB};
+use cellwright_shim::{SHIM_BINARY, VERB};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,14 +18,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Programs that start at the same time, for every core: one computes while another waits for the
 /// disk.
-const TURNS: usize = 2;
+const STARTS_PER_CORE: usize = 2;
 /// The running program itself, even when its file has been replaced since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 /// How shims are called in lists of processes, whichever program they are.
-const SHOWN_AS: &str = "cell";
+const PROCESS_NAME: &str = "cell";
 
 /// Held while a task is laid out and its program starts.
-pub type Turn = OwnedSemaphorePermit;
+pub type StartPermit = OwnedSemaphorePermit;
 
 /// How a shim is started.
 #[derive(Clone, Debug)]
@@ -33,50 +33,55 @@ pub struct ShimProgram {
     /// The whole program, which helpers of sessions are.
     pub program: PathBuf,
     /// The program that is nothing but the shim, if there is one.
-    small: Option<Arc<Installed>>,
+    dedicated_shim: Option<Arc<Installed>>,
     /// A thousand that start at once would all be late, and take the memory of a thousand runtimes.
-    turns: Arc<Semaphore>,
+    start_permits: Arc<Semaphore>,
 }
 
 impl ShimProgram {
     fn new(program: PathBuf, small: Option<Installed>) -> ShimProgram {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let turns = Arc::new(Semaphore::new(TURNS * cores));
-        ShimProgram { program, small: small.map(Arc::new), turns }
+        let start_permits = Arc::new(Semaphore::new(STARTS_PER_CORE * cores));
+        ShimProgram { program, dedicated_shim: small.map(Arc::new), start_permits }
     }
 
     /// The running program, and the shim that is installed beside it.
     #[must_use]
     pub fn installed() -> ShimProgram {
         let own = std::env::current_exe().ok();
-        let small = own.and_then(|own| small(&own.with_file_name(FILE)));
+        let small = own.and_then(|own| find_dedicated_shim(&own.with_file_name(SHIM_BINARY)));
         ShimProgram::new(OWN_PROGRAM.into(), small)
     }
 
     /// A program that is not there, so few at a time.
     #[cfg(test)]
-    pub(crate) fn absent(turns: usize) -> ShimProgram {
+    pub(crate) fn absent(start_permits: usize) -> ShimProgram {
         let program = PathBuf::from("/no/such/program");
-        ShimProgram { program, small: None, turns: Arc::new(Semaphore::new(turns)) }
+        ShimProgram {
+            program,
+            dedicated_shim: None,
+            start_permits: Arc::new(Semaphore::new(start_permits)),
+        }
     }
 
     /// A turn to start. Nobody closes the line for it, so it is always had in the end.
-    pub async fn turn(&self) -> Option<Turn> {
-        self.turns.clone().acquire_owned().await.ok()
+    pub async fn start_permit(&self) -> Option<StartPermit> {
+        self.start_permits.clone().acquire_owned().await.ok()
     }
 
     /// What starts the shim of the attempt in `folder`.
     #[must_use]
     pub fn command(&self, folder: &Path) -> Command {
-        let program = self.small.as_deref().map_or_else(|| self.program.clone(), Installed::path);
+        let program =
+            self.dedicated_shim.as_deref().map_or_else(|| self.program.clone(), Installed::path);
         let mut command = Command::new(program);
-        command.arg0(SHOWN_AS).arg(VERB).arg(folder);
+        command.arg0(PROCESS_NAME).arg(VERB).arg(folder);
         command
     }
 }
 
 /// The shim at `path`, if it can be taken; says why not.
-fn small(path: &Path) -> Option<Installed> {
+fn find_dedicated_shim(path: &Path) -> Option<Installed> {
     Installed::open(path).unwrap_or_else(|why| {
         let path = path.display();
         tracing::warn!(%path, %why, "a shim that is not taken; cell does its work");

@@ -6,7 +6,7 @@
 //! Nothing is reached by a path a task could change: entries are removed relative to an open
 //! folder, and links are removed, not followed.
 
-use cellwright_supervise::{Supervisor, caught, note_restart, plant};
+use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_restart};
 use rustix::fs::{
     AtFlags, Dir, DirEntry, FileType, Mode, OFlags, chmodat, open, openat, renameat, statat,
     unlinkat,
@@ -34,13 +34,13 @@ impl Trash {
     pub fn open(folder: PathBuf) -> io::Result<Trash> {
         fs::create_dir_all(&folder)?;
         let (wake, woken) = mpsc::channel();
-        let place = folder.clone();
-        Supervisor::default().thread("trash", move || {
-            empty_again(&place);
+        let dir = folder.clone();
+        Supervisor::default().spawn_thread("trash", move || {
+            empty_again(&dir);
             while woken.recv().is_ok() {
                 // One emptying serves everybody who asked before it.
                 while woken.try_recv().is_ok() {}
-                empty_again(&place);
+                empty_again(&dir);
             }
         })?;
         Ok(Trash { folder, wake })
@@ -50,7 +50,7 @@ impl Trash {
     ///
     /// # Errors
     /// When it cannot be moved.
-    pub fn throw(&self, path: &Path) -> io::Result<()> {
+    pub fn discard(&self, path: &Path) -> io::Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for number in 0_u64.. {
             match fs::rename(path, self.folder.join(format!("{name}.{number}"))) {
@@ -75,13 +75,13 @@ pub fn is_taken(error: &io::Error) -> bool {
 
 /// Whatever a task left there, the next to be thrown in is looked at again.
 fn empty_again(folder: &Path) {
-    if let Err(panicked) = caught(|| empty_or_say(folder)) {
+    if let Err(panicked) = catch_panic(|| empty_or_warn(folder)) {
         note_restart("trash", &panicked);
     }
 }
 
-fn empty_or_say(folder: &Path) {
-    plant("trash");
+fn empty_or_warn(folder: &Path) {
+    failpoint("trash");
     match empty(folder) {
         Ok(0) => {}
         Ok(left) => tracing::warn!(left, "some of what is over cannot be removed"),
@@ -89,7 +89,7 @@ fn empty_or_say(folder: &Path) {
     }
 }
 
-/// Removes everything in `folder`. How many entries could not be.
+/// Removes everything in `state_dir`. How many entries could not be.
 ///
 /// # Errors
 /// When the folder itself cannot be read.
@@ -104,7 +104,7 @@ fn empty(folder: &Path) -> io::Result<usize> {
         // in the next round.
         for entry in Dir::read_from(&root)? {
             let entry = entry?;
-            if is_own(&entry) {
+            if is_dot_entry(&entry) {
                 continue;
             }
             match clear(root.as_fd(), entry.file_name(), &mut moved) {
@@ -119,7 +119,7 @@ fn empty(folder: &Path) -> io::Result<usize> {
 }
 
 /// The folder itself and the one above, which every folder lists.
-fn is_own(entry: &DirEntry) -> bool {
+fn is_dot_entry(entry: &DirEntry) -> bool {
     matches!(entry.file_name().to_bytes(), b"." | b"..")
 }
 
@@ -132,10 +132,10 @@ fn clear(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     for entry in Dir::read_from(&inner)? {
         let entry = entry?;
         let name = entry.file_name();
-        if is_own(&entry) || remove(inner.as_fd(), name).is_ok() {
+        if is_dot_entry(&entry) || remove(inner.as_fd(), name).is_ok() {
             continue;
         }
-        allow(inner.as_fd(), name);
+        make_writable(inner.as_fd(), name);
         // Not empty: it is moved up under a number nobody has.
         loop {
             *moved += 1;
@@ -160,13 +160,13 @@ fn remove(folder: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
 /// Opens a folder to empty it.
 fn enter(root: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    allow(root, name);
+    make_writable(root, name);
     Ok(openat(root, name, flags, Mode::empty())?)
 }
 
 /// An agent that is not root keeps to permissions, whatever they are; it owns what its tasks made.
 /// Nobody else can reach into the trash, so what was no link a moment ago is none now.
-fn allow(folder: BorrowedFd<'_>, name: &CStr) {
+fn make_writable(folder: BorrowedFd<'_>, name: &CStr) {
     let is_folder = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
         .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
     if is_folder {
@@ -178,7 +178,7 @@ fn allow(folder: BorrowedFd<'_>, name: &CStr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch;
+    use crate::state_dir::scratch::Scratch;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// Folders in folders, deeper than there can be descriptors or names in a path.
@@ -222,10 +222,10 @@ mod tests {
         for round in 0..3 {
             let path = scratch.path("work");
             fs::create_dir_all(path.join("full")).unwrap();
-            trash.throw(&path).unwrap();
+            trash.discard(&path).unwrap();
             assert!(!path.exists());
             assert_eq!(fs::read_dir(&trash.folder).unwrap().count(), round + 1);
         }
-        trash.throw(&scratch.path("absent")).unwrap();
+        trash.discard(&scratch.path("absent")).unwrap();
     }
 }

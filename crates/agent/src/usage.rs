@@ -2,8 +2,8 @@
 //! memory that is resident now, and the bytes in the task's folder. That is good enough; a process
 //! that was born and died between two samples is still counted, in its parent's sum.
 
-use crate::folder::size;
 use crate::proc::{self, Process};
+use crate::state_dir::size;
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::resource::Resources;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Something to measure.
-pub struct Measured {
+pub struct MeasuredTask {
     pub attempt: Attempt,
     pub shim: i32,
     pub folder: PathBuf,
@@ -25,28 +25,28 @@ pub struct ProcessSampler {
 
 impl ProcessSampler {
     /// Looks at the machine. An attempt's first sample says nothing of rates, so it is not told.
-    pub fn sample(&mut self, measured: &[Measured], now: u64) -> Vec<TaskUsage> {
-        let all = proc::all();
+    pub fn sample(&mut self, measured: &[MeasuredTask], now: u64) -> Vec<TaskUsage> {
+        let all = proc::list();
         let page = rustix::param::page_size() as u64;
         let mut used = Vec::new();
         let mut kept = BTreeMap::new();
-        for one in measured {
-            let below = proc::below(&all, one.shim);
-            let own = all.get(&one.shim).map_or(0, |shim| shim.ticks);
+        for task in measured {
+            let below = proc::descendants(&all, task.shim);
+            let own = all.get(&task.shim).map_or(0, |shim| shim.ticks);
             let ticks = own + below.iter().map(|process| process.ticks).sum::<u64>();
-            kept.insert(one.attempt, (ticks, now));
-            let before = self.last.get(&one.attempt);
+            kept.insert(task.attempt, (ticks, now));
+            let before = self.last.get(&task.attempt);
             let Some(cpu) = before.and_then(|before| milli_cores(*before, (ticks, now))) else {
                 continue;
             };
             let resident = |process: &Process| process.resident_pages * page;
             used.push(TaskUsage {
-                task: one.attempt.task,
-                attempt: one.attempt.number,
+                task: task.attempt.task,
+                attempt: task.attempt.number,
                 used: Resources {
                     cpu,
                     ram: below.iter().map(resident).sum(),
-                    disk: size(&one.folder),
+                    disk: size(&task.folder),
                     disk_rate: 0,
                 },
             });
@@ -80,9 +80,9 @@ mod tests {
     #[test]
     fn this_very_process_uses_memory() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let parent = proc::one(own).unwrap().parent;
+        let parent = proc::get(own).unwrap().parent;
         let attempt = Attempt::new(cellwright_cell::id::TaskId(1), 1);
-        let measured = [Measured { attempt, shim: parent, folder: "/absent".into() }];
+        let measured = [MeasuredTask { attempt, shim: parent, folder: "/absent".into() }];
         let mut sampler = ProcessSampler::default();
         assert_eq!(sampler.sample(&measured, 0), []);
         let found = sampler.sample(&measured, 1000);

@@ -7,41 +7,43 @@
 //! can make long, counting their files and looking through their open ones, is done in another
 //! thread ([`count`]): nobody gets out of a kill by having too much to count.
 
+mod alloc_disk;
 mod count;
-mod hidden;
-mod past;
-mod shared;
-mod verdicts;
+mod deleted_files;
+mod pressure_store;
+mod recent_kills;
 
-use crate::config::Counting;
-use cellwright_agent_core::control::{Action, Control, MachineSample, Room, TaskSample};
-use cellwright_agent_core::usage::{self, Latest, Meter};
+use crate::config::DiskScanLimits;
+pub use alloc_disk::AllocDisk;
+use cellwright_agent_core::resource_control::{
+    Action, AvailableResources, MachineSample, ResourceControl, TaskSample,
+};
+use cellwright_agent_core::usage::{self, LatestReading, Meter};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::isolation::Isolation;
-use cellwright_cell::machine::ShortageReport;
+use cellwright_cell::machine::ResourcePressureReport;
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::task::ExitClass;
 use cellwright_cell::time::{Span, Time};
 use cellwright_isolate::Error;
 use cellwright_isolate::cgroup::{BlockDevice, CpuList, Group, GroupUsage};
-use cellwright_isolate::machine::{CpuTime, cpu_time, room};
+use cellwright_isolate::machine::{CpuTime, available_resources, cpu_time};
 use cellwright_isolate::usage::group_reading;
-use cellwright_supervise::{Supervisor, plant};
+use cellwright_supervise::{Supervisor, failpoint};
 use count::Counts;
-use past::Past;
-pub use shared::Shared;
+use pressure_store::PressureStore;
+use recent_kills::RecentKills;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use verdicts::Verdicts;
 
 /// One task to look at.
 #[derive(Clone, Debug)]
-pub struct Watched {
+pub struct WatchedTask {
     pub attempt: Attempt,
     /// `user/job/index`.
     pub name: String,
@@ -49,7 +51,7 @@ pub struct Watched {
     /// Its own folder.
     pub folder: PathBuf,
     /// What it shares with others of its alloc.
-    pub shared: Option<Shared>,
+    pub alloc_disk: Option<AllocDisk>,
     pub class: AppClass,
     pub priority: Priority,
     pub limits: Resources,
@@ -66,14 +68,14 @@ pub enum Finding {
     /// It must end, at once.
     Condemned { class: Option<ExitClass>, why: String },
     /// It listens on ports that were not given to it; none when it does no longer.
-    Ungiven(BTreeSet<u16>),
+    UnassignedPorts(BTreeSet<u16>),
 }
 
 /// What the watcher has seen, for the report.
 #[derive(Clone, Default)]
 pub struct Readings {
     tasks: Arc<Mutex<usage::Readings>>,
-    shortages: Arc<Mutex<Vec<ShortageReport>>>,
+    shortages: Arc<Mutex<Vec<ResourcePressureReport>>>,
 }
 
 impl Readings {
@@ -81,35 +83,35 @@ impl Readings {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_shortages(&self) -> MutexGuard<'_, Vec<ShortageReport>> {
+    fn lock_shortages(&self) -> MutexGuard<'_, Vec<ResourcePressureReport>> {
         self.shortages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the machine is short of and cannot help itself with.
     #[must_use]
-    pub fn shortages(&self) -> Vec<ShortageReport> {
+    pub fn shortages(&self) -> Vec<ResourcePressureReport> {
         self.lock_shortages().clone()
     }
 
     /// All that was seen; peaks begin anew.
     #[must_use]
-    pub fn take(&self) -> BTreeMap<Attempt, Latest> {
+    pub fn take(&self) -> BTreeMap<Attempt, LatestReading> {
         self.lock().take()
     }
 }
 
 /// What is known of the machine.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct MachineConfig {
     /// What tasks may use in all; a disk rate of 0 is unknown.
     pub capacity: Resources,
     pub cores: Vec<CpuList>,
     /// Where tasks have their folders.
     pub data: PathBuf,
     /// How long it is short before the masters are asked for relief.
-    pub ask_after: Span,
+    pub eviction_request_delay: Span,
     /// How much is counted of what tasks have on disk.
-    pub counting: Counting,
+    pub scan_limits: DiskScanLimits,
 }
 
 /// Starts to watch. A list of tasks that is sent is looked at once; `found` hears what came of it.
@@ -118,19 +120,19 @@ pub struct Machine {
 /// # Errors
 /// When the system gives no thread.
 pub fn start(
-    machine: Machine,
+    machine: MachineConfig,
     readings: Readings,
     found: impl Fn(Attempt, Finding) + Clone + Send + 'static,
     supervisor: &Supervisor,
-) -> std::io::Result<SyncSender<Vec<Watched>>> {
-    let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
+) -> std::io::Result<SyncSender<Vec<WatchedTask>>> {
+    let (send, lists): (_, Receiver<Vec<WatchedTask>>) = sync_channel(1);
     let counts = Counts::default();
-    let counting = machine.counting;
+    let scan_limits = machine.scan_limits;
     let mut watcher = Watcher::new(crate::boot::now(), machine, readings, counts.clone());
-    let counter = count::start(counts, counting, found.clone(), supervisor)?;
-    supervisor.thread("watch", move || {
+    let counter = count::start(counts, scan_limits, found.clone(), supervisor)?;
+    supervisor.spawn_thread("watch", move || {
         while let Ok(tasks) = lists.recv() {
-            plant("watch");
+            failpoint("watch");
             let findings = watcher.look(crate::boot::now(), &tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
             // A count that is not over yet is not hurried.
@@ -141,10 +143,10 @@ pub fn start(
 }
 
 struct Watcher {
-    machine: Machine,
-    keep: Room,
+    machine: MachineConfig,
+    reserve: AvailableResources,
     disk: Option<BlockDevice>,
-    control: Control,
+    control: ResourceControl,
     meters: BTreeMap<Attempt, Meter>,
     /// What each group had used when it was last looked at.
     used: BTreeMap<Attempt, GroupUsage>,
@@ -152,32 +154,36 @@ struct Watcher {
     /// What they have on disk, as far as it was counted.
     counts: Counts,
     /// Who was condemned with its alloc.
-    verdicts: Verdicts,
+    recent_kills: RecentKills,
     /// For the next agent.
-    past: Past,
+    pressure_store: PressureStore,
     /// CPU time of the whole machine at the last look.
     cpu_time: Option<CpuTime>,
 }
 
 impl Watcher {
-    fn new(now: u64, machine: Machine, readings: Readings, counts: Counts) -> Watcher {
-        let keep = Room::kept_free(machine.capacity);
+    fn new(now: u64, machine: MachineConfig, readings: Readings, counts: Counts) -> Watcher {
+        let reserve = AvailableResources::reserve_for(machine.capacity);
         let disk = BlockDevice::of(&machine.data).ok().flatten();
-        let past = Past::open(&machine.data);
-        let control = Control::asking_after(machine.ask_after, past.known().clone(), Time(now));
+        let pressure_store = PressureStore::open(&machine.data);
+        let control = ResourceControl::with_request_delay(
+            machine.eviction_request_delay,
+            pressure_store.history().clone(),
+            Time(now),
+        );
         // The masters may be told before the first look.
         *readings.lock_shortages() = control.shortages(Time(now));
         Watcher {
             control,
             machine,
-            keep,
+            reserve,
             disk,
             meters: BTreeMap::new(),
             used: BTreeMap::new(),
             readings,
             counts,
-            verdicts: Verdicts::default(),
-            past,
+            recent_kills: RecentKills::default(),
+            pressure_store,
             cpu_time: None,
         }
     }
@@ -188,15 +194,15 @@ impl Watcher {
         self.cpu_time?.idle_permille_since(before?)
     }
 
-    fn look(&mut self, now: u64, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
-        self.forget_the_gone(tasks);
-        self.credit_what_is_removed();
+    fn look(&mut self, now: u64, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
+        self.prune_gone_tasks(tasks);
+        self.credit_removed_files();
         let samples: Vec<TaskSample> =
             tasks.iter().filter_map(|task| self.sample(now, task)).collect();
         let used = |attempt| self.counts.of(attempt).bytes;
-        let mut findings = shared::over_limit(tasks, used, &mut self.verdicts, now);
-        match room(&self.machine.data) {
-            Ok(room) => findings.extend(self.share(now, room, &samples, tasks)),
+        let mut findings = alloc_disk::over_limit(tasks, used, &mut self.recent_kills, now);
+        match available_resources(&self.machine.data) {
+            Ok(room) => findings.extend(self.rebalance(now, room, &samples, tasks)),
             Err(error) => tracing::error!(%error, "the machine does not say what is free"),
         }
         findings
@@ -204,11 +210,11 @@ impl Watcher {
 
     /// Files of the killed that are gone are free space by now, which the disk is about to say
     /// itself. Those that wait for their removal have left their task's folder.
-    fn credit_what_is_removed(&mut self) {
+    fn credit_removed_files(&mut self) {
         let data = &self.machine.data;
         let gone =
             |attempt: &Attempt| !data.join("tasks").join(attempt.to_string()).join("work").exists();
-        let removed: Vec<Attempt> = self.control.not_emptied().filter(gone).collect();
+        let removed: Vec<Attempt> = self.control.awaiting_cleanup().filter(gone).collect();
         if removed.is_empty() {
             return;
         }
@@ -216,22 +222,22 @@ impl Watcher {
         let nothing_left =
             std::fs::read_dir(data.join("trash")).is_ok_and(|mut all| all.next().is_none());
         if nothing_left {
-            removed.into_iter().for_each(|attempt| self.control.emptied(attempt));
+            removed.into_iter().for_each(|attempt| self.control.cleaned_up(attempt));
         }
     }
 
-    fn forget_the_gone(&mut self, tasks: &[Watched]) {
+    fn prune_gone_tasks(&mut self, tasks: &[WatchedTask]) {
         let there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         self.meters.retain(|attempt, _| there.contains(attempt));
         self.used.retain(|attempt, _| there.contains(attempt));
-        self.verdicts.retain(&there);
+        self.recent_kills.retain(&there);
         self.readings.lock().retain(|attempt| there.contains(&attempt));
     }
 
     /// Nothing at the first look, which gives no rates, and for a group that is gone by now.
-    fn sample(&mut self, now: u64, task: &Watched) -> Option<TaskSample> {
+    fn sample(&mut self, now: u64, task: &WatchedTask) -> Option<TaskSample> {
         if !self.meters.contains_key(&task.attempt) {
-            self.set_free(task);
+            self.lift_limits(task);
         }
         let usage = match self.used.get(&task.attempt) {
             Some(before) => task.group.usage_after(*before).ok()?,
@@ -240,7 +246,7 @@ impl Watcher {
         self.used.insert(task.attempt, usage);
         let reading = group_reading(&usage);
         let disk = self.counts.of(task.attempt);
-        self.readings.lock().note(task.attempt, now, reading, disk.bytes);
+        self.readings.lock().record(task.attempt, now, reading, disk.bytes);
         let meter = self.meters.entry(task.attempt).or_default();
         let used = meter.measure(Duration::from_millis(now), reading, disk.bytes)?;
         Some(TaskSample {
@@ -250,7 +256,7 @@ impl Watcher {
             limits: task.limits,
             reservation: task.reservation,
             used: used.now,
-            cpu_wanting: used.cpu_wanting,
+            cpu_unmet: used.cpu_unmet,
             whole_cores: task.isolation.whole_cores,
             files: disk.entries,
             slack_cpu: task.isolation.slack_cpu,
@@ -259,46 +265,46 @@ impl Watcher {
     }
 
     /// What an earlier agent decided about a task is not known any more, so it is undone.
-    fn set_free(&self, task: &Watched) {
+    fn lift_limits(&self, task: &WatchedTask) {
         let own = (!task.isolation.slack_cpu).then_some(task.limits.cpu.max(1));
         let cpus = self.machine.cores.iter().flat_map(|core| core.as_slice().iter().copied());
         let all = CpuList::new(cpus.collect());
-        tell(task, task.group.set_cpu_cap(own));
-        tell(task, task.group.set_cpus(&all));
+        log_failure(task, task.group.set_cpu_cap(own));
+        log_failure(task, task.group.set_cpus(&all));
         if let Some(disk) = self.disk {
-            tell(task, task.group.set_io_cap(disk, None));
+            log_failure(task, task.group.set_io_cap(disk, None));
         }
     }
 
-    fn share(
+    fn rebalance(
         &mut self,
         now: u64,
-        room: Room,
+        available: AvailableResources,
         samples: &[TaskSample],
-        tasks: &[Watched],
+        tasks: &[WatchedTask],
     ) -> Vec<(Attempt, Finding)> {
         let machine = MachineSample {
             capacity: self.machine.capacity,
-            room,
-            keep: self.keep,
+            available,
+            reserve: self.reserve,
             cores: self.machine.cores.clone(),
             idle_permille: self.idle_permille(),
         };
-        let by_attempt: BTreeMap<Attempt, &Watched> =
+        let by_attempt: BTreeMap<Attempt, &WatchedTask> =
             tasks.iter().map(|task| (task.attempt, task)).collect();
         let mut findings = Vec::new();
         for action in self.control.step(Time(now), &machine, samples) {
-            findings.extend(self.carry_out(action, &by_attempt));
+            findings.extend(self.apply_action(action, &by_attempt));
         }
         *self.readings.lock_shortages() = self.control.shortages(Time(now));
-        self.past.keep(self.control.remembered(Time(now)));
+        self.pressure_store.save(self.control.pressure_history(Time(now)));
         findings
     }
 
-    fn carry_out(
+    fn apply_action(
         &self,
         action: Action,
-        tasks: &BTreeMap<Attempt, &Watched>,
+        tasks: &BTreeMap<Attempt, &WatchedTask>,
     ) -> Option<(Attempt, Finding)> {
         let of = |attempt: Attempt| tasks.get(&attempt).copied();
         match action {
@@ -306,27 +312,27 @@ impl Watcher {
                 let task = of(attempt)?;
                 tracing::info!(task = task.name, %dimension, ?cap, ?why, "capped");
                 match (dimension, self.disk) {
-                    (Dimension::Cpu, _) => tell(task, task.group.set_cpu_cap(cap)),
+                    (Dimension::Cpu, _) => log_failure(task, task.group.set_cpu_cap(cap)),
                     (Dimension::DiskRate, Some(disk)) => {
-                        tell(task, task.group.set_io_cap(disk, cap));
+                        log_failure(task, task.group.set_io_cap(disk, cap));
                     }
                     _ => {}
                 }
             }
             Action::RunOn { attempt, cpus } => {
                 let task = of(attempt)?;
-                tell(task, task.group.set_cpus(&cpus));
+                log_failure(task, task.group.set_cpus(&cpus));
             }
             Action::SizeMemory { attempt, protect, throttle } => {
                 let task = of(attempt)?;
-                tell(task, task.group.set_memory_soft(protect, throttle));
+                log_failure(task, task.group.set_memory_soft(protect, throttle));
             }
-            Action::NoCores { attempt, asked, free } => {
+            Action::NoFreeCores { attempt, requested: asked, free } => {
                 let task = &of(attempt)?.name;
                 tracing::warn!(task, asked, free, "fewer cores are free than it reserved");
             }
             // The masters are told with the report.
-            Action::AskForRelief { dimension, asked, .. } => {
+            Action::RequestEviction { dimension, requested: asked, .. } => {
                 tracing::warn!(%dimension, asked, "short for long, masters are asked for relief");
             }
             Action::Kill { attempt, reason } => {
@@ -346,7 +352,7 @@ impl Watcher {
 
 /// A setting that the kernel refuses is said; the task goes on without it. What the machine has no
 /// controller for was said when the task started.
-fn tell(task: &Watched, done: Result<(), Error>) {
+fn log_failure(task: &WatchedTask, done: Result<(), Error>) {
     match done {
         Ok(()) | Err(Error::NoController(_)) => {}
         Err(_) if !task.group.exists() => {}
@@ -358,39 +364,39 @@ fn tell(task: &Watched, done: Result<(), Error>) {
 mod tests {
     use super::count::Counter;
     use super::*;
-    use crate::config::Processes;
-    use crate::folder::scratch::Scratch;
-    use crate::groups::{Groups, base_name};
+    use crate::cgroups::{TaskCgroups, base_name};
+    use crate::config::ProcessLimits;
+    use crate::state_dir::scratch::Scratch;
     use std::fs;
 
     /// Two tasks with groups of their own; nothing where groups cannot be made, and that is only
     /// where we are not root.
     struct Lab {
         folder: Scratch,
-        groups: Groups,
-        tasks: Vec<Watched>,
+        groups: TaskCgroups,
+        tasks: Vec<WatchedTask>,
     }
 
     impl Lab {
         fn open() -> Option<Lab> {
             let folder = Scratch::new();
-            let groups = Groups::open(&folder.path(""), Processes::default());
+            let groups = TaskCgroups::open(&folder.path(""), ProcessLimits::default());
             let mut tasks = Vec::new();
             for (number, class) in [(1, AppClass::LatencySensitive), (2, AppClass::Batch)] {
                 let attempt = Attempt::new(TaskId(number), 1);
-                let Some(group) = groups.of_task(attempt, None) else {
-                    let why = groups.off().unwrap_or_default();
+                let Some(group) = groups.task_group(attempt, None) else {
+                    let why = groups.unavailable_reason().unwrap_or_default();
                     assert!(!rustix::process::geteuid().is_root(), "{why}");
                     println!("skipped: {why}");
                     return None;
                 };
                 group.create().unwrap();
-                tasks.push(Watched {
+                tasks.push(WatchedTask {
                     attempt,
                     name: format!("u/j{number}/0"),
                     group,
                     folder: folder.path(&number.to_string()),
-                    shared: None,
+                    alloc_disk: None,
                     class,
                     priority: Priority(if number == 1 { 200 } else { 100 }),
                     limits: Resources::new(2000, 1 << 30, 0, 0),
@@ -410,9 +416,10 @@ mod tests {
         fn watcher_at(&self, now: u64) -> Watcher {
             let capacity = Resources::new(2000, 1 << 30, 1 << 30, 0);
             let cores = vec![CpuList::new(vec![0])];
-            let (data, ask_after) = (self.folder.path(""), Span::seconds(2));
-            let counting = Counting::default();
-            let machine = Machine { capacity, cores, data, ask_after, counting };
+            let (data, eviction_request_delay) = (self.folder.path(""), Span::seconds(2));
+            let scan_limits = DiskScanLimits::default();
+            let machine =
+                MachineConfig { capacity, cores, data, eviction_request_delay, scan_limits };
             Watcher::new(now, machine, Readings::default(), Counts::default())
         }
 
@@ -420,8 +427,8 @@ mod tests {
         fn cap(&self, task: usize) -> Option<u64> {
             let name = format!("task-{}", self.tasks[task].attempt);
             let base = base_name(&self.folder.path(""));
-            let read = |place: &str, file: &str| {
-                fs::read_to_string(format!("/sys/fs/cgroup/{place}{base}/{name}/{file}")).ok()
+            let read = |subdir: &str, file: &str| {
+                fs::read_to_string(format!("/sys/fs/cgroup/{subdir}{base}/{name}/{file}")).ok()
             };
             let text = read("cpu/", "cpu.cfs_quota_us").or_else(|| read("", "cpu.max"))?;
             text.split_whitespace().next()?.parse().ok()
@@ -435,7 +442,7 @@ mod tests {
         }
     }
 
-    fn sample(task: &Watched, cpu: u64, cpu_wanting: u64) -> TaskSample {
+    fn sample(task: &WatchedTask, cpu: u64, cpu_wanting: u64) -> TaskSample {
         TaskSample {
             attempt: task.attempt,
             class: task.class,
@@ -443,7 +450,7 @@ mod tests {
             limits: task.limits,
             reservation: task.limits,
             used: Resources::new(cpu, 1 << 20, 0, 0),
-            cpu_wanting: Some(cpu_wanting),
+            cpu_unmet: Some(cpu_wanting),
             whole_cores: 0,
             files: 0,
             slack_cpu: true,
@@ -455,9 +462,10 @@ mod tests {
     fn batch_is_held_back_while_others_go_short_and_let_go_by_the_next_agent() {
         let Some(lab) = Lab::open() else { return };
         let mut watcher = lab.watcher();
-        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let room =
+            AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 900, 500), sample(&lab.tasks[1], 1100, 0)];
-        assert_eq!(watcher.share(1000, room, &crowded, &lab.tasks), []);
+        assert_eq!(watcher.rebalance(1000, room, &crowded, &lab.tasks), []);
         let cap = lab.cap(1).expect("batch is capped");
         assert!((1..110_000).contains(&cap), "{cap}");
         assert_eq!(lab.cap(0).filter(|cap| *cap < u64::MAX), None, "within its limit");
@@ -468,55 +476,60 @@ mod tests {
 
     #[test]
     fn the_report_says_what_the_machine_cannot_help_itself_with() {
-        type Told = Vec<(Dimension, u64, u32)>;
+        type Pressures = Vec<(Dimension, u64, u32)>;
         let Some(lab) = Lab::open() else { return };
         let mut watcher = lab.watcher();
-        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let room =
+            AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
-        let mut told = |now: u64, samples: &[TaskSample]| -> Told {
-            watcher.share(now, room, samples, &lab.tasks);
-            let told = watcher.readings.shortages();
-            told.into_iter().map(|short| (short.dimension, short.lasted.0, short.asked)).collect()
+        let mut pressures = |now: u64, samples: &[TaskSample]| -> Pressures {
+            watcher.rebalance(now, room, samples, &lab.tasks);
+            let reported = watcher.readings.shortages();
+            reported
+                .into_iter()
+                .map(|short| (short.dimension, short.lasted.0, short.asked))
+                .collect()
         };
-        let nothing = Told::new();
-        assert_eq!(told(1000, &crowded), nothing);
-        assert_eq!(told(2000, &crowded), nothing);
-        assert_eq!(told(3000, &crowded), [(Dimension::Cpu, 2000, 1)]);
-        assert_eq!(told(4000, &crowded), [(Dimension::Cpu, 3000, 1)]);
-        assert_eq!(told(5000, &crowded), [(Dimension::Cpu, 4000, 2)]);
-        assert_eq!(told(6000, &crowded[..1]), [(Dimension::Cpu, 5000, 0)]);
-        assert_eq!(told(8000, &crowded[..1]), nothing);
+        let nothing = Pressures::new();
+        assert_eq!(pressures(1000, &crowded), nothing);
+        assert_eq!(pressures(2000, &crowded), nothing);
+        assert_eq!(pressures(3000, &crowded), [(Dimension::Cpu, 2000, 1)]);
+        assert_eq!(pressures(4000, &crowded), [(Dimension::Cpu, 3000, 1)]);
+        assert_eq!(pressures(5000, &crowded), [(Dimension::Cpu, 4000, 2)]);
+        assert_eq!(pressures(6000, &crowded[..1]), [(Dimension::Cpu, 5000, 0)]);
+        assert_eq!(pressures(8000, &crowded[..1]), nothing);
     }
 
     #[test]
     fn the_next_agent_goes_on_asking_where_this_one_was() {
         let Some(lab) = Lab::open() else { return };
-        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let room =
+            AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let crowded = [sample(&lab.tasks[0], 1900, 500), sample(&lab.tasks[1], 20, 900)];
-        let told = |watcher: &Watcher| -> Vec<(u64, u32)> {
-            let told = watcher.readings.shortages();
-            told.into_iter().map(|short| (short.lasted.0, short.asked)).collect()
+        let pressures = |watcher: &Watcher| -> Vec<(u64, u32)> {
+            let reported = watcher.readings.shortages();
+            reported.into_iter().map(|short| (short.lasted.0, short.asked)).collect()
         };
         let mut watcher = lab.watcher_at(1000);
-        watcher.share(1000, room, &crowded, &lab.tasks);
+        watcher.rebalance(1000, room, &crowded, &lab.tasks);
         // The first look of the next one finds no rates, and asks for nothing yet.
         let mut watcher = lab.watcher_at(2000);
-        watcher.share(3000, room, &[], &lab.tasks);
-        assert_eq!(told(&watcher), []);
-        watcher.share(4000, room, &crowded, &lab.tasks);
-        assert_eq!(told(&watcher), [(3000, 1)]);
+        watcher.rebalance(3000, room, &[], &lab.tasks);
+        assert_eq!(pressures(&watcher), []);
+        watcher.rebalance(4000, room, &crowded, &lab.tasks);
+        assert_eq!(pressures(&watcher), [(3000, 1)]);
         // And one more says so before it has looked at all.
-        assert_eq!(told(&lab.watcher_at(5000)), [(4000, 1)]);
+        assert_eq!(pressures(&lab.watcher_at(5000)), [(4000, 1)]);
         // Not after nobody looked for as long as a shortage must last.
-        assert_eq!(told(&lab.watcher_at(6001)), []);
+        assert_eq!(pressures(&lab.watcher_at(6001)), []);
         // Times of another boot mean nothing.
         let path = lab.folder.path("shortages");
         let text = fs::read_to_string(&path).unwrap();
         let boot_id = crate::boot::boot_id().unwrap();
         let body = text.lines().nth(1).unwrap().replace(&boot_id, "another");
         let value: serde_json::Value = serde_json::from_str(&body).unwrap();
-        crate::record::write(&path, &value, crate::record::Keep::Process).unwrap();
-        assert_eq!(told(&lab.watcher_at(5000)), []);
+        crate::record::write(&path, &value, crate::record::Durability::Process).unwrap();
+        assert_eq!(pressures(&lab.watcher_at(5000)), []);
     }
 
     #[test]
@@ -526,7 +539,7 @@ mod tests {
         fs::write(lab.tasks[1].folder.join("big"), vec![1; 64 << 10]).unwrap();
         let mut watcher = lab.watcher();
         watcher.look(1000, &lab.tasks);
-        Counter::new(watcher.counts.clone(), Counting::default()).count(&lab.tasks);
+        Counter::new(watcher.counts.clone(), DiskScanLimits::default()).count(&lab.tasks);
         let found = watcher.look(2000, &lab.tasks);
         let [(attempt, Finding::Condemned { class, why })] = &found[..] else {
             panic!("{found:?}")
@@ -545,14 +558,14 @@ mod tests {
         let Some(mut lab) = Lab::open() else { return };
         let (alloc, folder) = (Attempt::new(TaskId(9), 1), lab.folder.path("alloc"));
         fs::create_dir(&folder).unwrap();
-        let shared = Shared { alloc, group: None, folder: folder.clone(), limit: 100 << 10 };
-        lab.tasks[0].shared = Some(shared.clone());
+        let shared = AllocDisk { alloc, group: None, folder: folder.clone(), limit: 100 << 10 };
+        lab.tasks[0].alloc_disk = Some(shared.clone());
         lab.tasks[0].limits.disk = 40 << 10;
         fs::write(lab.tasks[0].folder.join("own"), vec![1; 20 << 10]).unwrap();
         fs::write(folder.join("both"), vec![1; 60 << 10]).unwrap();
         let mut watcher = lab.watcher();
         watcher.look(1000, &lab.tasks);
-        let mut counter = Counter::new(watcher.counts.clone(), Counting::default());
+        let mut counter = Counter::new(watcher.counts.clone(), DiskScanLimits::default());
         counter.count(&lab.tasks);
         assert_eq!(watcher.look(2000, &lab.tasks), [], "within what the alloc has");
         fs::write(folder.join("more"), vec![1; 60 << 10]).unwrap();
@@ -567,8 +580,8 @@ mod tests {
         assert_eq!(watcher.look(4000, &lab.tasks), [], "it was said");
         assert_eq!(watcher.look(13_000, &lab.tasks).len(), 1, "it is still there");
         // Too many files to be counted are too much.
-        let few = Counting { files: 1, ..Counting::default() };
-        lab.tasks[0].shared = Some(Shared { limit: 1 << 30, ..shared });
+        let few = DiskScanLimits { files: 1, ..DiskScanLimits::default() };
+        lab.tasks[0].alloc_disk = Some(AllocDisk { limit: 1 << 30, ..shared });
         Counter::new(watcher.counts.clone(), few).count(&lab.tasks);
         let mut counter = Counter::new(watcher.counts.clone(), few);
         (0..10).for_each(|_| drop(counter.count(&lab.tasks)));
@@ -585,20 +598,21 @@ mod tests {
         let work = data.join("tasks").join(killed.to_string()).join("work");
         fs::create_dir_all(data.join("trash/work.0")).unwrap();
         fs::create_dir_all(&work).unwrap();
-        let room = Room { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
+        let room =
+            AvailableResources { ram_available: 1 << 30, disk_free: 1 << 30, files_free: u64::MAX };
         let mut sampled = sample(&lab.tasks[1], 0, 0);
         sampled.used.disk = 1 << 20;
-        assert_eq!(watcher.share(1000, room, &[sampled], &lab.tasks).len(), 1);
-        assert_eq!(watcher.share(2000, room, &[], &lab.tasks), []);
+        assert_eq!(watcher.rebalance(1000, room, &[sampled], &lab.tasks).len(), 1);
+        assert_eq!(watcher.rebalance(2000, room, &[], &lab.tasks), []);
         let mut waits = |after: &str| {
-            watcher.credit_what_is_removed();
-            assert_eq!(watcher.control.not_emptied().count(), 1, "{after}");
+            watcher.credit_removed_files();
+            assert_eq!(watcher.control.awaiting_cleanup().count(), 1, "{after}");
         };
         waits("its folder is there");
         fs::remove_dir(&work).unwrap();
         waits("its folder is on its way");
         fs::remove_dir(data.join("trash/work.0")).unwrap();
-        watcher.credit_what_is_removed();
-        assert_eq!(watcher.control.not_emptied().count(), 0);
+        watcher.credit_removed_files();
+        assert_eq!(watcher.control.awaiting_cleanup().count(), 0);
     }
 }

@@ -9,41 +9,41 @@
 //! change takes a lane with a number of its own.
 
 pub mod agent;
+mod attempt_errors;
 mod calls;
 mod connection;
 pub mod content;
-mod lanes;
+mod idempotency;
+pub mod internal_calls;
+mod master_selector;
 mod outcome;
-pub mod parts;
-mod path;
-mod refusals;
-mod rota;
-mod said;
+mod refused_connections;
 mod session;
+mod url_encoding;
 mod watch;
 
-pub use calls::{JobFilter, PageAt};
-pub use path::{encode_query, encode_segment};
+pub use calls::{JobFilter, PageRequest};
 pub use session::SessionStream;
+pub use url_encoding::{encode_query, encode_segment};
 pub use watch::{Watch, WatchEvent};
 
 use crate::error::{ApiError, Code, IN_DOUBT};
 use crate::masters::MastersFile;
 use crate::routes::{CELL_INDEX, CELL_READ, IDEMPOTENCY_KEY};
+use attempt_errors::AttemptErrors;
 use bytes::Bytes;
-use cellwright_cell::units::times;
+use cellwright_cell::units::times_text;
 use cellwright_identity::secret::Secret;
-use connection::{Fault, Pool};
+use connection::{ConnectionPool, TransportError};
 use content::Payload;
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, IF_MATCH};
 use hyper::{Method, StatusCode};
-use lanes::Lanes;
-use outcome::{Next, is_of_removed, judge};
-use refusals::Refusals;
-use rota::Rota;
-use said::Said;
+use idempotency::SequencePool;
+use master_selector::MasterSelector;
+use outcome::{NextStep, classify, is_from_removed_replica};
+use refused_connections::RefusedConnections;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -52,11 +52,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// How to reach a cell.
 #[derive(Clone)]
-pub struct Settings {
+pub struct ApiClientConfig {
     /// `host:port` of one master or more. Others are learned from them, over TLS.
     pub masters: Vec<String>,
     /// Where what is learned is kept for the next client, if anywhere.
-    pub kept: Option<MastersFile>,
+    pub masters_file: Option<MastersFile>,
     /// Absent: plain text, to loopback addresses only.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// `id.secret` of a user. Absent, and without TLS: that of the open master, if it is of this
@@ -71,30 +71,30 @@ pub struct Settings {
     pub deadline: Duration,
     /// How long to go on when every master refuses connections and none was ever reached. For
     /// parts of the cell that is for ever: their masters may be started after them.
-    pub refused_for: Duration,
+    pub refused_timeout: Duration,
     pub backoff: Duration,
     pub backoff_max: Duration,
     /// Unused connections kept per master.
-    pub idle: usize,
+    pub max_idle_connections: usize,
 }
 
-impl Settings {
+impl ApiClientConfig {
     #[must_use]
-    pub fn new(masters: Vec<String>) -> Settings {
-        Settings {
+    pub fn new(masters: Vec<String>) -> ApiClientConfig {
+        ApiClientConfig {
             masters,
-            kept: None,
+            masters_file: None,
             tls: None,
             token: None,
             client_id: None,
             connect_timeout: Duration::from_secs(3),
             attempt_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(30),
-            refused_for: Duration::MAX,
+            refused_timeout: Duration::MAX,
             backoff: Duration::from_millis(50),
             // An election takes about a second: a client that pauses longer makes it two.
             backoff_max: Duration::from_millis(400),
-            idle: 64,
+            max_idle_connections: 64,
         }
     }
 }
@@ -102,11 +102,11 @@ impl Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error("{0}")]
-    Settings(String),
+    InvalidConfig(String),
     /// The cell answered, and said no.
     #[error("{0}")]
     Api(ApiError),
-    #[error("no master answers: {last} (tried {})", times(u64::from(*tried)))]
+    #[error("no master answers: {last} (tried {})", times_text(u64::from(*tried)))]
     Unreachable { tried: u32, last: String },
     /// It was sent, and nobody knows what became of it.
     #[error("the connection was lost after the request was sent, its fate is unknown: {0}")]
@@ -166,7 +166,7 @@ pub(crate) struct Call {
     pub attempt_timeout: Duration,
     pub deadline: Duration,
     /// Bytes of the largest answer that is read; `None`: what a master may say.
-    pub most: Option<usize>,
+    pub max_bytes: Option<usize>,
 }
 
 impl Call {
@@ -187,7 +187,7 @@ pub(crate) struct Answer {
 
 /// What a change may carry.
 #[derive(Clone, Debug, Default)]
-pub struct Change {
+pub struct ChangeOptions {
     /// Version the object must be at.
     pub expect: Option<u32>,
     /// An idempotency key of the caller's own. Absent: the client takes one.
@@ -195,10 +195,10 @@ pub struct Change {
 }
 
 struct Shared {
-    settings: Settings,
-    pool: Pool,
-    lanes: Lanes,
-    rota: Rota,
+    config: ApiClientConfig,
+    pool: ConnectionPool,
+    sequences: SequencePool,
+    selector: MasterSelector,
 }
 
 /// Cheap to clone; clones share connections.
@@ -210,30 +210,31 @@ pub struct Client {
 impl Client {
     /// # Errors
     /// When there is no master, or one outside loopback would be spoken to in plain text.
-    pub fn new(mut settings: Settings) -> Result<Client, ClientError> {
-        for master in &mut settings.masters {
+    pub fn new(mut config: ApiClientConfig) -> Result<Client, ClientError> {
+        for master in &mut config.masters {
             *master = connection::bare_address(master).to_owned();
-            connection::check_address(master, settings.tls.is_some())
-                .map_err(ClientError::Settings)?;
+            connection::check_address(master, config.tls.is_some())
+                .map_err(ClientError::InvalidConfig)?;
         }
-        if settings.masters.is_empty() {
-            return Err(ClientError::Settings("no master is named".into()));
+        if config.masters.is_empty() {
+            return Err(ClientError::InvalidConfig("no master is named".into()));
         }
-        let client_id = match settings.client_id {
+        let client_id = match config.client_id {
             Some(id) => id,
             None => random_id().ok_or_else(|| {
-                ClientError::Settings("the system's random source gave no bytes".into())
+                ClientError::InvalidConfig("the system's random source gave no bytes".into())
             })?,
         };
-        let Settings { tls, token, connect_timeout, idle, .. } = &settings;
+        let ApiClientConfig { tls, token, connect_timeout, max_idle_connections: idle, .. } =
+            &config;
         let finds_tokens = token.is_none() && tls.is_none();
-        let pool = Pool::new(tls.clone(), finds_tokens, *connect_timeout, *idle);
-        let lanes = Lanes::new(client_id);
-        let rota = Rota::new(&settings);
-        Ok(Client { shared: Arc::new(Shared { settings, pool, lanes, rota }) })
+        let pool = ConnectionPool::new(tls.clone(), finds_tokens, *connect_timeout, *idle);
+        let sequences = SequencePool::new(client_id);
+        let selector = MasterSelector::new(&config);
+        Ok(Client { shared: Arc::new(Shared { config, pool, sequences, selector }) })
     }
 
-    /// Reads JSON. `path` includes the query.
+    /// Reads JSON. `url_encoding` includes the query.
     ///
     /// # Errors
     /// What the cell refused, or that it could not be reached.
@@ -251,10 +252,10 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&B>,
-        change: &Change,
+        change: &ChangeOptions,
     ) -> Result<Reply<T>, ClientError> {
-        let lane = self.shared.lanes.take();
-        let key = change.key.clone().unwrap_or_else(|| lane.next_key());
+        let sequence = self.shared.sequences.acquire();
+        let key = change.key.clone().unwrap_or_else(|| sequence.next_key());
         let mut call = self.json_call(method, path, body, true)?;
         call.headers.insert(IDEMPOTENCY_KEY, header(&key)?);
         if let Some(version) = change.expect {
@@ -267,7 +268,7 @@ impl Client {
     ///
     /// # Errors
     /// What the cell refused, or that it could not be reached.
-    pub async fn inquire<B: Serialize, T: DeserializeOwned>(
+    pub async fn query<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
         body: &B,
@@ -276,8 +277,8 @@ impl Client {
         json_reply(self.exchange(call).await?)
     }
 
-    /// As [`Client::inquire`], where an answer may take up to `limit`, whatever the settings say.
-    pub(crate) async fn inquire_within<B: Serialize, T: DeserializeOwned>(
+    /// As [`Client::query`], where an answer may take up to `limit`, whatever the settings say.
+    pub(crate) async fn query_within<B: Serialize, T: DeserializeOwned>(
         &self,
         path: &str,
         body: &B,
@@ -292,7 +293,7 @@ impl Client {
     ///
     /// # Errors
     /// What the cell refused, that it could not be reached, or that the outcome is unknown.
-    pub async fn make<B: Serialize, T: DeserializeOwned>(
+    pub async fn create<B: Serialize, T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
@@ -321,7 +322,7 @@ impl Client {
         path: &str,
         request: &Q,
     ) -> Result<R, ClientError> {
-        let call = self.internal(path, request)?;
+        let call = self.internal_call(path, request)?;
         decode(&self.exchange(call).await?.body)
     }
 
@@ -336,7 +337,7 @@ impl Client {
         request: &Q,
         limit: Duration,
     ) -> Result<R, ClientError> {
-        let mut call = self.internal(path, request)?;
+        let mut call = self.internal_call(path, request)?;
         call.attempt_timeout = limit.min(call.deadline);
         decode(&self.exchange(call).await?.body)
     }
@@ -353,7 +354,7 @@ impl Client {
         request: &Q,
         limit: Duration,
     ) -> Result<R, ClientError> {
-        let call = self.internal(path, request)?;
+        let call = self.internal_call(path, request)?;
         decode(&self.exchange_at(address, &call, limit).await?.body)
     }
 
@@ -374,9 +375,10 @@ impl Client {
         limit: Duration,
     ) -> Result<Answer, ClientError> {
         let address = connection::bare_address(address);
-        connection::check_address(address, self.shared.settings.tls.is_some())
-            .map_err(ClientError::Settings)?;
-        let response = match timeout_at(Instant::now() + limit, self.once(address, call)).await {
+        connection::check_address(address, self.shared.config.tls.is_some())
+            .map_err(ClientError::InvalidConfig)?;
+        let response = match timeout_at(Instant::now() + limit, self.send_once(address, call)).await
+        {
             Ok(Ok(response)) => response,
             Ok(Err(fault)) => return Err(fault.into_error(1)),
             Err(_) => {
@@ -384,9 +386,11 @@ impl Client {
                 return Err(ClientError::Unknown(last));
             }
         };
-        match judge(&response, false) {
-            Next::Done => Ok(response.into()),
-            Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => Err(error),
+        match classify(&response, false) {
+            NextStep::Done => Ok(response.into()),
+            NextStep::Fail(error) | NextStep::Redirect(_, error) | NextStep::Later(_, error) => {
+                Err(error)
+            }
         }
     }
 
@@ -396,9 +400,9 @@ impl Client {
         Watch::new(self.clone(), path.to_owned(), after)
     }
 
-    fn internal<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Call, ClientError> {
+    fn internal_call<Q: Serialize>(&self, path: &str, request: &Q) -> Result<Call, ClientError> {
         let body =
-            postcard::to_stdvec(request).map_err(|e| ClientError::Settings(e.to_string()))?;
+            postcard::to_stdvec(request).map_err(|e| ClientError::InvalidConfig(e.to_string()))?;
         let mut call = self.call(Method::POST, path, body.into(), false);
         let binary = HeaderValue::from_static("application/postcard");
         call.headers.insert(CONTENT_TYPE, binary);
@@ -415,8 +419,9 @@ impl Client {
         repeatable: bool,
     ) -> Result<Call, ClientError> {
         let bytes = match body {
-            Some(body) => serde_json::to_vec(body)
-                .map_err(|e| ClientError::Settings(format!("the request has no JSON form: {e}")))?,
+            Some(body) => serde_json::to_vec(body).map_err(|e| {
+                ClientError::InvalidConfig(format!("the request has no JSON form: {e}"))
+            })?,
             None => Vec::new(),
         };
         let mut call = self.call(method, path, bytes.into(), repeatable);
@@ -428,13 +433,23 @@ impl Client {
 
     fn call(&self, method: Method, path: &str, body: Bytes, repeatable: bool) -> Call {
         let mut headers = HeaderMap::new();
-        if let Some(value) = self.shared.settings.token.as_ref().and_then(bearer) {
+        if let Some(value) = self.shared.config.token.as_ref().and_then(bearer) {
             headers.insert(AUTHORIZATION, value);
         }
-        let Settings { attempt_timeout, deadline, .. } = self.shared.settings;
+        let ApiClientConfig { attempt_timeout, deadline, .. } = self.shared.config;
         let (path, body) = (path.into(), Payload::Whole(body));
-        let (streamed, most) = (false, None);
-        Call { method, path, headers, body, streamed, repeatable, attempt_timeout, deadline, most }
+        let (streamed, max_bytes) = (false, None);
+        Call {
+            method,
+            path,
+            headers,
+            body,
+            streamed,
+            repeatable,
+            attempt_timeout,
+            deadline,
+            max_bytes,
+        }
     }
 
     /// Sends the call until it is answered for good or the deadline has passed. Boxed: the code of
@@ -448,74 +463,79 @@ impl Client {
         let deadline = Instant::now() + call.deadline;
         let first = self.preferred();
         let mut address = first.clone();
-        let (mut tried, mut hops, mut wait) = (0, 0, self.shared.settings.backoff);
-        let (mut refusals, mut said) = (Refusals::default(), Said::of(call.is_change()));
+        let (mut tried, mut hops, mut wait) = (0, 0, self.shared.config.backoff);
+        let (mut refused, mut errors) =
+            (RefusedConnections::default(), AttemptErrors::new(call.is_change()));
         loop {
             tried += 1;
-            let asked = address.clone();
+            let address_tried = address.clone();
             let until = deadline.min(Instant::now() + call.attempt_timeout);
-            let came = timeout_at(until, self.once(&address, &call)).await;
-            refusals.note(matches!(&came, Ok(Err(fault)) if fault.refused), Instant::now());
-            said.doubt(came.as_ref().map_or(true, |got| matches!(got, Err(fault) if fault.sent)));
-            let (error, pause) = match came {
-                Ok(Ok(response)) => match judge(&response, call.repeatable) {
-                    Next::Done => {
+            let attempt = timeout_at(until, self.send_once(&address, &call)).await;
+            refused.record(matches!(&attempt, Ok(Err(fault)) if fault.refused), Instant::now());
+            errors.mark_in_doubt(
+                attempt.as_ref().map_or(true, |result| matches!(result, Err(fault) if fault.sent)),
+            );
+            let (error, pause) = match attempt {
+                Ok(Ok(response)) => match classify(&response, call.repeatable) {
+                    NextStep::Done => {
                         self.prefer(address);
                         return Ok(response.into());
                     }
-                    Next::Fail(error) => {
+                    NextStep::Fail(error) => {
                         if matches!(error.code(), Some(Code::NoQuorum | Code::TimedOut)) {
-                            self.shun(&first, &address);
+                            self.fail_over(&first, &address);
                         }
-                        return Err(said.last(error));
+                        return Err(errors.into_final(error));
                     }
                     // A leader that was just elected is worth a few jumps without a pause.
-                    Next::Redirect(leader, error) => {
+                    NextStep::Redirect(leader, error) => {
                         hops += 1;
-                        address = self.trusted(&leader).unwrap_or_else(|| self.other(&address));
+                        address = self
+                            .checked_address(&leader)
+                            .unwrap_or_else(|| self.next_master(&address));
                         (error, (hops > 3).then_some(wait))
                     }
-                    Next::Later(after, error) => {
-                        let next = self.other(&address);
-                        if next == address && is_of_removed(&error) {
-                            said.note(asked, error);
-                            return Err(said.whole(tried));
+                    NextStep::Later(after, error) => {
+                        let next = self.next_master(&address);
+                        if next == address && is_from_removed_replica(&error) {
+                            errors.record(address_tried, error);
+                            return Err(errors.into_error(tried));
                         }
                         address = next;
                         (error, Some(after.unwrap_or(wait)))
                     }
                 },
                 Ok(Err(fault)) if fault.sent && !call.repeatable => {
-                    self.shun(&first, &address);
+                    self.fail_over(&first, &address);
                     return Err(fault.into_error(tried));
                 }
                 Ok(Err(fault)) => {
-                    address = self.shun(&first, &address);
+                    address = self.fail_over(&first, &address);
                     (fault.into_unreachable(tried), Some(wait))
                 }
                 Err(_) if !call.repeatable => {
-                    self.shun(&first, &address);
+                    self.fail_over(&first, &address);
                     return Err(ClientError::Unknown(format!("{address} did not answer in time")));
                 }
                 Err(_) => {
                     let last = format!("{address} did not answer in time");
-                    address = self.shun(&first, &address);
+                    address = self.fail_over(&first, &address);
                     (ClientError::Unreachable { tried, last }, Some(wait))
                 }
             };
             let resume = Instant::now() + pause.map_or(Duration::ZERO, |p| self.jitter(p, tried));
-            said.note(asked, error);
-            if resume >= deadline || self.is_deserted(&refusals, resume) {
-                return Err(said.whole(tried));
+            errors.record(address_tried, error);
+            if resume >= deadline || self.are_masters_down(&refused, resume) {
+                return Err(errors.into_error(tried));
             }
             if pause.is_some() {
                 sleep_until(resume).await;
-                wait = (wait * 2).min(self.shared.settings.backoff_max);
+                wait = (wait * 2).min(self.shared.config.backoff_max);
             }
         }
     }
 
-    async fn once(&self, address: &str, call: &Call) -> Result<Received, Fault> {
+    async fn send_once(&self, address: &str, call: &Call) -> Result<Received, TransportError> {
         let received = self.shared.pool.exchange(address, call).await?;
         self.learn(received.status, &received.headers);
         Ok(received)
@@ -545,7 +565,7 @@ fn random_id() -> Option<u64> {
 
 fn header(text: &str) -> Result<HeaderValue, ClientError> {
     HeaderValue::from_str(text)
-        .map_err(|_| ClientError::Settings(format!("{text:?} cannot travel in a header")))
+        .map_err(|_| ClientError::InvalidConfig(format!("{text:?} cannot travel in a header")))
 }
 
 fn json_reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, ClientError> {

@@ -4,9 +4,9 @@
 //! anything else; it is written with mode 0600 because it holds tokens. Rejected: environment
 //! variables for addresses and tokens. They leak into every child and every crash report.
 
-use cellwright_identity::private::write_private;
+use cellwright_identity::private_files::write_private;
 use cellwright_identity::secret::Secret;
-use cellwright_identity::tls::{self, Shown, TlsError, Trust};
+use cellwright_identity::tls::{self, CertificateResolver, TlsError, Trust};
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,13 +70,15 @@ impl Context {
     pub fn tls(&self, name: &str) -> Result<Option<ClientConfig>, ContextError> {
         let incomplete = |why| ContextError::Incomplete { name: name.to_owned(), why };
         let failed = |why| ContextError::Tls { name: name.to_owned(), why };
-        let shown = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Some(Shown::new(certificate, key).map_err(failed)?),
+        let resolver = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => {
+                Some(CertificateResolver::new(certificate, key).map_err(failed)?)
+            }
             (None, None) => None,
             _ => return Err(incomplete("certificate and key belong together; one is missing")),
         };
         let Some(authority) = &self.authority else {
-            if self.token.is_some() || shown.is_some() {
+            if self.token.is_some() || resolver.is_some() {
                 return Err(incomplete(
                     "a token or certificate without authority would be told \
                                        to anyone who answers",
@@ -84,7 +86,7 @@ impl Context {
             }
             return Ok(None);
         };
-        tls::client(&Trust::Authority(authority.clone()), shown).map(Some).map_err(failed)
+        tls::client_config(&Trust::Authority(authority.clone()), resolver).map(Some).map_err(failed)
     }
 }
 
@@ -190,7 +192,7 @@ pub fn default_path(config_home: Option<&Path>, home: Option<&Path>) -> Option<P
 ///
 /// # Errors
 /// When it is anything else, or cannot be read.
-pub fn read_private(path: &Path, most_bytes: u64) -> Result<Secret, ContextError> {
+pub fn read_private(path: &Path, max_bytes: u64) -> Result<Secret, ContextError> {
     let io = |why| ContextError::Io { path: path.to_owned(), why };
     // Whoever put a pipe there would have us wait.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
@@ -205,7 +207,7 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<Secret, ContextError
         return Err(ContextError::Exposed { path: path.to_owned(), mode });
     }
     let mut text = String::new();
-    io::Read::read_to_string(&mut io::Read::take(&mut file, most_bytes), &mut text).map_err(io)?;
+    io::Read::read_to_string(&mut io::Read::take(&mut file, max_bytes), &mut text).map_err(io)?;
     Ok(Secret::new(text))
 }
 

@@ -6,7 +6,7 @@
 //! short word is easier to match on, to grep for and to say aloud.
 
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::time::Span;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -127,7 +127,7 @@ impl fmt::Display for Code {
 pub type Details = BTreeMap<String, Value>;
 
 /// What to do about a refusal by a part of an open cell (`cell dev`), which knows no users.
-pub const AS_ITS_ACCOUNT: &str =
+pub const DEV_ACCOUNT_HINT: &str =
     "run it as the account that started the cell, or as root; a cell of your own: cell dev";
 
 /// Among the details: true where a replica answers that was removed from its cell.
@@ -197,7 +197,7 @@ impl ApiError {
     #[must_use]
     pub fn field(name: &str, value: &str, allowed: &str) -> ApiError {
         let (field, value, allowed) = (name.into(), value.into(), allowed.into());
-        ApiError::from(&Refusal::BadField { field, value, allowed })
+        ApiError::from(&Rejection::BadField { field, value, allowed })
     }
 
     /// How long to wait before the next try, if the server said so.
@@ -228,9 +228,9 @@ impl ApiError {
 
 /// The code alone, for counters and batch verdicts.
 #[must_use]
-pub fn code_of(refusal: &Refusal) -> Code {
-    use Refusal as R;
-    match refusal {
+pub fn code_of(rejection: &Rejection) -> Code {
+    use Rejection as R;
+    match rejection {
         R::NotAllowed { .. } => Code::NotAllowed,
         R::NotOwner { .. } => Code::NotOwner,
         R::BadField { .. } | R::BadLevel { .. } => Code::BadField,
@@ -266,32 +266,32 @@ pub fn code_of(refusal: &Refusal) -> Code {
 }
 
 /// Facts a program wants to read without knowing every refusal; the whole refusal goes beside them.
-fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
-    match refusal {
-        Refusal::BadField { field, value, allowed } => {
+fn details_of(rejection: &Rejection) -> Vec<(&'static str, Value)> {
+    match rejection {
+        Rejection::BadField { field, value, allowed } => {
             vec![("field", json!(field)), ("value", json!(value)), ("allowed", json!(allowed))]
         }
-        Refusal::StaleVersion { object, expected, found } => {
+        Rejection::StaleVersion { object, expected, found } => {
             vec![("object", json!(object)), ("expected", json!(expected)), ("found", json!(found))]
         }
-        Refusal::QuotaExceeded { shortfall, .. } | Refusal::QuotaOversold(shortfall) => vec![
+        Rejection::QuotaExceeded { shortfall, .. } | Rejection::QuotaOversold(shortfall) => vec![
             ("dimension", json!(shortfall.dimension)),
             ("asked", json!(shortfall.asked)),
             ("available", json!(shortfall.available)),
         ],
-        Refusal::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
-        Refusal::HoldsTasks { tasks, .. } => vec![("tasks", json!(tasks))],
-        Refusal::JobStopping(job) => vec![(STOPPING_JOB, json!(job.to_string()))],
-        Refusal::PackageQuota { used, more, limit, .. } => {
+        Rejection::NotAllowed { capability, .. } => vec![("capability", json!(capability))],
+        Rejection::HoldsTasks { tasks, .. } => vec![("tasks", json!(tasks))],
+        Rejection::JobStopping(job) => vec![(STOPPING_JOB, json!(job.to_string()))],
+        Rejection::PackageQuota { used, more, limit, .. } => {
             vec![("used", json!(used)), ("more", json!(more)), ("limit", json!(limit))]
         }
-        Refusal::OverBound { what, held, asked, most, .. } => vec![
+        Rejection::OverBound { what, held, asked, most, .. } => vec![
             ("has", json!(held)),
             ("asked", json!(asked)),
             ("limit", json!(most)),
-            ("setting", json!(what.setting())),
+            ("setting", json!(what.config_key())),
         ],
-        Refusal::TooFewNodes { matching, asked } => {
+        Rejection::TooFewNodes { matching, asked } => {
             vec![("matching", json!(matching)), ("asked", json!(asked))]
         }
         _ => vec![],
@@ -299,16 +299,16 @@ fn facts(refusal: &Refusal) -> Vec<(&'static str, Value)> {
 }
 
 /// What to type next, where that depends on more than the code.
-fn hint_of(refusal: &Refusal) -> Option<String> {
-    match refusal {
-        Refusal::HoldsTasks { machine, tasks } => {
+fn hint_of(rejection: &Rejection) -> Option<String> {
+    match rejection {
+        Rejection::HoldsTasks { machine, tasks } => {
             let them = if *tasks == 1 { "it" } else { "them" };
             Some(format!(
                 "move {them} away first: cell drain {machine} --wait; or end {them}: \
                  cell machine rm {machine} --force"
             ))
         }
-        Refusal::PackageQuota { user, .. } => {
+        Rejection::PackageQuota { user, .. } => {
             let key = match user {
                 Some(_) => "package_quota_user",
                 None => "package_quota_cell",
@@ -318,8 +318,8 @@ fn hint_of(refusal: &Refusal) -> Option<String> {
                  have {key} raised in the masters' configuration"
             ))
         }
-        Refusal::WrongState { what } => hint_of_update(what),
-        Refusal::JobStopping(job) => {
+        Rejection::WrongState { what } => hint_of_update(what),
+        Rejection::JobStopping(job) => {
             Some(format!("wait until it is over, then do it again: cell wait {job}"))
         }
         _ => None,
@@ -346,25 +346,25 @@ fn hint_of_update(what: &str) -> Option<String> {
     })
 }
 
-impl From<&Refusal> for ApiError {
-    fn from(refusal: &Refusal) -> ApiError {
-        let mut error = ApiError::new(code_of(refusal), refusal.to_string());
-        for (name, value) in facts(refusal) {
+impl From<&Rejection> for ApiError {
+    fn from(rejection: &Rejection) -> ApiError {
+        let mut error = ApiError::new(code_of(rejection), rejection.to_string());
+        for (name, value) in details_of(rejection) {
             error = error.with(name, value);
         }
-        if let Some(hint) = hint_of(refusal) {
+        if let Some(hint) = hint_of(rejection) {
             error = error.hint(hint);
         }
-        match serde_json::to_value(refusal) {
+        match serde_json::to_value(rejection) {
             Ok(value) => error.with("refusal", value),
             Err(_) => error,
         }
     }
 }
 
-impl From<Refusal> for ApiError {
-    fn from(refusal: Refusal) -> ApiError {
-        ApiError::from(&refusal)
+impl From<Rejection> for ApiError {
+    fn from(rejection: Rejection) -> ApiError {
+        ApiError::from(&rejection)
     }
 }
 
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn a_machine_that_holds_tasks_is_said_with_what_to_type() {
         let machine = cellwright_cell::name::Name::new("m1").unwrap();
-        let error = ApiError::from(Refusal::HoldsTasks { machine, tasks: 2 });
+        let error = ApiError::from(Rejection::HoldsTasks { machine, tasks: 2 });
         assert_eq!((error.code, &error.details["tasks"]), (Code::WrongState, &json!(2)));
         assert!(error.hint.contains("cell drain m1 --wait; or end them"), "{}", error.hint);
     }
@@ -408,10 +408,10 @@ mod tests {
     fn a_job_that_is_stopping_is_to_be_waited_for() {
         let name = |text: &str| Name::new(text).unwrap();
         let job = JobKey { user: name("dev"), job: name("hello") };
-        let error = ApiError::from(Refusal::JobStopping(job.clone()));
+        let error = ApiError::from(Rejection::JobStopping(job.clone()));
         assert!(error.hint.ends_with("do it again: cell wait dev/hello"), "{}", error.hint);
         assert_eq!((error.code, error.stopping_job()), (Code::WrongState, Some(job)));
-        let dead = ApiError::from(Refusal::WrongState { what: "job dev/hello is dead".into() });
+        let dead = ApiError::from(Rejection::WrongState { what: "job dev/hello is dead".into() });
         assert_eq!((dead.hint.as_str(), dead.stopping_job()), (Code::WrongState.hint(), None));
     }
 
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn an_error_survives_the_wire() {
-        let stale = Refusal::StaleVersion { object: "job".into(), expected: 1, found: 2 };
+        let stale = Rejection::StaleVersion { object: "job".into(), expected: 1, found: 2 };
         let error = ApiError::from(&stale).with_retry_after(Span(250));
         let text = serde_json::to_string(&error).unwrap();
         let back: ApiError = serde_json::from_str(&text).unwrap();

@@ -25,11 +25,11 @@ pub const MAX_COMMAND: usize = 16 << 10;
 pub const MAX_FRAME: usize = 64 << 10;
 /// Longest silence of the side with the command: it gives a sign of life every two seconds. A
 /// machine that lost its power closes nothing.
-pub const SILENCE: Duration = Duration::from_secs(20);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Passes bytes on between the caller and the side with the command, until that side has closed or
 /// is silent for too long. A caller that keeps its end open afterwards holds nothing open by it.
-pub async fn carry_bytes(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
+pub async fn relay_bytes(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead + AsyncWrite) {
     let (mut near_in, mut near_out) = split(near);
     let (mut far_in, mut far_out) = split(far);
     let there = async {
@@ -40,12 +40,12 @@ pub async fn carry_bytes(near: impl AsyncRead + AsyncWrite, far: impl AsyncRead 
     };
     let back = async {
         let mut buffer = vec![0; MAX_FRAME];
-        while let Ok(Ok(count @ 1..)) = timeout(SILENCE, far_in.read(&mut buffer)).await {
+        while let Ok(Ok(count @ 1..)) = timeout(IDLE_TIMEOUT, far_in.read(&mut buffer)).await {
             if near_out.write_all(&buffer[..count]).await.is_err() {
                 return;
             }
         }
-        let _ = timeout(SILENCE, near_out.shutdown()).await;
+        let _ = timeout(IDLE_TIMEOUT, near_out.shutdown()).await;
     };
     tokio::select! {
         () = there => {}
@@ -107,7 +107,7 @@ impl ExecQuery {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn words(command: &str) -> Result<Vec<String>, &'static str> {
+pub fn parse_command(command: &str) -> Result<Vec<String>, &'static str> {
     match serde_json::from_str::<Vec<String>>(command) {
         Ok(words) if words.first().is_some_and(|first| !first.is_empty()) => {
             match words.iter().any(|word| word.contains('\0')) {
@@ -125,7 +125,7 @@ pub enum Frame {
     /// Input, or standard output.
     Data(Bytes),
     /// Standard error.
-    Problems(Bytes),
+    Stderr(Bytes),
     /// No more input.
     End,
     Resize(TerminalSize),
@@ -137,13 +137,13 @@ pub enum Frame {
     Failed(String),
 }
 
-const HEAD: usize = 5;
+const HEADER_BYTES: usize = 5;
 
 impl Frame {
-    fn parts(&self) -> (u8, Bytes) {
+    fn encode(&self) -> (u8, Bytes) {
         match self {
             Frame::Data(bytes) => (0, bytes.clone()),
-            Frame::Problems(bytes) => (1, bytes.clone()),
+            Frame::Stderr(bytes) => (1, bytes.clone()),
             Frame::End => (2, Bytes::new()),
             Frame::Resize(TerminalSize { rows, columns }) => {
                 let [a, b] = rows.to_be_bytes();
@@ -159,10 +159,10 @@ impl Frame {
         }
     }
 
-    fn of(kind: u8, body: Bytes) -> Option<Frame> {
+    fn decode(kind: u8, body: Bytes) -> Option<Frame> {
         Some(match (kind, &body[..]) {
             (0, _) => Frame::Data(body),
-            (1, _) => Frame::Problems(body),
+            (1, _) => Frame::Stderr(body),
             (2, []) => Frame::End,
             (3, &[a, b, c, d]) => Frame::Resize(TerminalSize {
                 rows: u16::from_be_bytes([a, b]),
@@ -178,9 +178,9 @@ impl Frame {
     /// # Errors
     /// When the other side is gone.
     pub async fn write(&self, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        let (kind, body) = self.parts();
+        let (kind, body) = self.encode();
         let length = u32::try_from(body.len()).map_err(io::Error::other)?;
-        let mut bytes = Vec::with_capacity(HEAD + body.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.push(kind);
         bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(&body);
@@ -194,7 +194,7 @@ impl Frame {
     /// # Errors
     /// When the connection breaks, or what comes is no frame.
     pub async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Frame>> {
-        let mut head = [0; HEAD];
+        let mut head = [0; HEADER_BYTES];
         if from.read(&mut head[..1]).await? == 0 {
             return Ok(None);
         }
@@ -208,7 +208,7 @@ impl Frame {
         let mut body = vec![0; length];
         from.read_exact(&mut body).await?;
         let unknown = || io::Error::new(io::ErrorKind::InvalidData, "not a frame of a session");
-        Frame::of(kind, body.into()).map(Some).ok_or_else(unknown)
+        Frame::decode(kind, body.into()).map(Some).ok_or_else(unknown)
     }
 }
 
@@ -220,27 +220,27 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_stays_holds_nothing_open_and_hears_the_last_word() {
         let ((mut caller, near), (mut command, far)) = (duplex(64), duplex(64));
-        let carried = tokio::spawn(carry_bytes(near, far));
+        let carried = tokio::spawn(relay_bytes(near, far));
         caller.write_all(b"in").await.unwrap();
-        let mut heard = [0; 2];
-        command.read_exact(&mut heard).await.unwrap();
-        assert_eq!(&heard, b"in");
+        let mut received = [0; 2];
+        command.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"in");
         command.write_all(b"last").await.unwrap();
         drop(command);
         carried.await.unwrap();
-        let mut said = String::new();
-        caller.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "last");
+        let mut received = String::new();
+        caller.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "last");
     }
 
     #[tokio::test]
     async fn a_caller_that_goes_is_told_to_the_command() {
         let ((caller, near), (mut command, far)) = (duplex(64), duplex(64));
-        let carried = tokio::spawn(carry_bytes(near, far));
+        let carried = tokio::spawn(relay_bytes(near, far));
         drop(caller);
-        let mut said = String::new();
-        command.read_to_string(&mut said).await.unwrap();
-        assert_eq!(said, "");
+        let mut received = String::new();
+        command.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "");
         drop(command);
         carried.await.unwrap();
     }
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(TerminalSize::parse(&size.to_string()), Some(size));
         let all = [
             Frame::Data(Bytes::from_static(b"in")),
-            Frame::Problems(Bytes::new()),
+            Frame::Stderr(Bytes::new()),
             Frame::End,
             Frame::Resize(size),
             Frame::Signal(2),
@@ -275,9 +275,9 @@ mod tests {
 
     #[test]
     fn a_command_is_a_list_of_words() {
-        assert_eq!(words(r#"["sh","-c",""]"#).unwrap(), ["sh", "-c", ""]);
+        assert_eq!(parse_command(r#"["sh","-c",""]"#).unwrap(), ["sh", "-c", ""]);
         for bad in ["sh", "[]", "[\"\"]", "[1]", "[\"a\\u0000b\"]"] {
-            assert!(words(bad).is_err(), "{bad}");
+            assert!(parse_command(bad).is_err(), "{bad}");
         }
     }
 }

@@ -13,11 +13,11 @@
 use cellwright_cell::command::{Request, TaskReport, Verdict};
 use cellwright_cell::desired::DesiredTask;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::machine::{MachineSpec, ShortageReport};
+use cellwright_cell::log_saver::LogSaverEnd;
+use cellwright_cell::machine::{MachineSpec, ResourcePressureReport};
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::ObservedTask;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::saver::SaverEnd;
 use cellwright_cell::spec::PackageRef;
 use cellwright_cell::time::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -72,43 +72,43 @@ pub struct AgentReport {
     pub usage: Vec<TaskUsage>,
     /// What the machine is short of although whoever may be is held back, in full; each resource
     /// once, in their order.
-    pub shortages: Vec<ShortageReport>,
+    pub shortages: Vec<ResourcePressureReport>,
     /// The machine's clock as the report left.
     pub wall: Time,
 }
 
 /// Why a report cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadReport {
+pub enum InvalidReport {
     #[error("the agent reports in format {found}, this master reads format {REPORT_FORMAT}")]
     Format { found: u32 },
     #[error("not the report of an agent: {0}")]
     Broken(String),
 }
 
-impl BadReport {
+impl InvalidReport {
     /// What whoever runs the agent is to do.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
-            BadReport::Format { found } if *found < REPORT_FORMAT => {
+            InvalidReport::Format { found } if *found < REPORT_FORMAT => {
                 "put the masters' build on its machine and restart the agent; its tasks run on"
             }
-            BadReport::Format { .. } => {
+            InvalidReport::Format { .. } => {
                 "upgrade the masters first, one after another; agents come after them"
             }
-            BadReport::Broken(_) => "run one build on masters and agents",
+            InvalidReport::Broken(_) => "run one build on masters and agents",
         }
     }
 }
 
 impl AgentReport {
     /// Leaves out what the masters can do without for a while, until the report takes no more than
-    /// `most` bytes: an agent that is not heard at all loses its tasks. Which tasks there are is
+    /// `max_bytes` bytes: an agent that is not heard at all loses its tasks. Which tasks there are is
     /// never left out.
-    pub fn shrink(&mut self, most: usize) {
+    pub fn shrink(&mut self, max_bytes: usize) {
         let fits = |report: &AgentReport| {
-            postcard::experimental::serialized_size(report).is_ok_and(|bytes| bytes <= most)
+            postcard::experimental::serialized_size(report).is_ok_and(|bytes| bytes <= max_bytes)
         };
         let parts: [fn(&mut AgentReport); 3] = [
             |report| report.usage.clear(),
@@ -127,12 +127,12 @@ impl AgentReport {
     ///
     /// # Errors
     /// When its build makes reports of another format, or it is no report.
-    pub fn read(bytes: &[u8]) -> Result<AgentReport, BadReport> {
-        let broken = |why: postcard::Error| BadReport::Broken(why.to_string());
+    pub fn read(bytes: &[u8]) -> Result<AgentReport, InvalidReport> {
+        let broken = |why: postcard::Error| InvalidReport::Broken(why.to_string());
         let (found, _) = postcard::take_from_bytes::<u32>(bytes).map_err(broken)?;
         match found {
             REPORT_FORMAT => postcard::from_bytes(bytes).map_err(broken),
-            _ => Err(BadReport::Format { found }),
+            _ => Err(InvalidReport::Format { found }),
         }
     }
 }
@@ -168,24 +168,24 @@ pub struct AgentOrders {
 
 /// What a link shard tells the leader, at least once a second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkForward {
+pub struct LinkShardReport {
     pub shard: u64,
     /// Term the shard believes in; the leader of another term refuses.
     pub term: u64,
     /// Machines heard since the last forward that arrived.
-    pub heard: Vec<MachineId>,
+    pub heard_machines: Vec<MachineId>,
     /// Differences found between full reports and the replicated state.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<StateDifference>,
     /// The shard's clock as the forward left.
     pub wall: Time,
     /// By how many milliseconds the clocks of machines were ahead of the shard's when they were
     /// heard. The time a report was on its way makes them look behind.
-    pub clocks: Vec<(MachineId, i64)>,
+    pub clock_offsets: Vec<(MachineId, i64)>,
 }
 
 /// What one agent's full state says that the replicated state does not know yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Difference {
+pub enum StateDifference {
     /// A machine that was down, or unknown, or has booted again.
     Up {
         machine: Name,
@@ -205,14 +205,14 @@ pub enum Difference {
     },
     Reservations(Vec<cellwright_cell::command::ReservationChange>),
     /// Runs of savers that have ended.
-    Savers {
+    LogSavers {
         machine: MachineId,
-        ends: Vec<SaverEnd>,
+        ends: Vec<LogSaverEnd>,
     },
-    Shortages {
+    ResourcePressure {
         machine: MachineId,
         incarnation: u64,
-        shortages: Vec<ShortageReport>,
+        shortages: Vec<ResourcePressureReport>,
     },
 }
 
@@ -257,7 +257,7 @@ pub struct ProposalAnswer {
 pub struct LeaseRequest {
     pub scheduler: String,
     /// The share: jobs whose label `scheduler` has this value; empty: all that have none.
-    pub lane: String,
+    pub scheduler_shard: String,
     /// Statistics of the passes since the last request, for the metrics page.
     pub passes: PassStatistics,
     /// The scheduler's clock as the request left; its link stamps it.
@@ -275,7 +275,7 @@ pub struct LeaseAnswer {
 pub struct PassStatistics {
     pub passes: u64,
     pub placed: u64,
-    pub refused: u64,
+    pub rejected: u64,
     pub preempted: u64,
     pub pending: u64,
     /// Sum over the passes.
@@ -286,10 +286,10 @@ pub struct PassStatistics {
 
 impl PassStatistics {
     /// Adds a later report to this one.
-    pub fn add(&mut self, later: &PassStatistics) {
+    pub fn merge(&mut self, later: &PassStatistics) {
         self.passes += later.passes;
         self.placed += later.placed;
-        self.refused += later.refused;
+        self.rejected += later.rejected;
         self.preempted += later.preempted;
         self.pending = later.pending;
         self.micros += later.micros;
@@ -350,12 +350,12 @@ mod tests {
 
     #[test]
     fn a_report_that_is_too_large_loses_what_can_wait_and_no_task() {
-        let whole: AgentReport = serde_json::from_value(report()).unwrap();
-        let bytes = postcard::to_stdvec(&whole).unwrap().len();
+        let full: AgentReport = serde_json::from_value(report()).unwrap();
+        let bytes = postcard::to_stdvec(&full).unwrap().len();
         let shrunk = |most| {
-            let mut report = whole.clone();
+            let mut report = full.clone();
             report.shrink(most);
-            assert_eq!(report.tasks, whole.tasks);
+            assert_eq!(report.tasks, full.tasks);
             (report.usage.len(), report.packages.is_some(), report.spec.is_some())
         };
         assert_eq!(shrunk(bytes), (1, true, true));
@@ -366,16 +366,16 @@ mod tests {
 
     #[test]
     fn a_report_of_another_format_is_told_by_its_number_whatever_follows() {
-        let told = |bytes: &[u8]| AgentReport::read(bytes).unwrap_err();
+        let read_error = |bytes: &[u8]| AgentReport::read(bytes).unwrap_err();
         // What the rest of it means nobody here can know.
         for (found, hint) in [(1, "restart the agent"), (REPORT_FORMAT + 1, "the masters first")] {
-            let error = told(&[found as u8, 0xff, 0xff]);
-            assert_eq!(error, BadReport::Format { found });
+            let error = read_error(&[found as u8, 0xff, 0xff]);
+            assert_eq!(error, InvalidReport::Format { found });
             let (text, ours) = (error.to_string(), format!("reads format {REPORT_FORMAT}"));
             assert!(text.contains(&format!("in format {found}")) && text.contains(&ours), "{text}");
             assert!(error.hint().contains(hint), "{}", error.hint());
         }
-        assert!(matches!(told(&[]), BadReport::Broken(_)));
-        assert!(matches!(told(&[REPORT_FORMAT as u8]), BadReport::Broken(_)));
+        assert!(matches!(read_error(&[]), InvalidReport::Broken(_)));
+        assert!(matches!(read_error(&[REPORT_FORMAT as u8]), InvalidReport::Broken(_)));
     }
 }

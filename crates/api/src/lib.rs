@@ -3,15 +3,15 @@
 
 pub mod client;
 pub mod context;
-pub mod dev;
+pub mod credentials;
+pub mod dev_token;
 pub mod error;
 pub mod exec;
+pub mod incarnation;
 pub mod internal;
-pub mod life;
 pub mod masters;
 pub mod openapi;
 pub mod output;
 pub mod packages;
-pub mod papers;
 pub mod routes;
 pub mod types;

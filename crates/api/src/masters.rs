@@ -11,7 +11,7 @@
 //! Rejected: a list in the messages of agents and schedulers. People's commands need it as well,
 //! and a header is one place for all of them.
 
-use cellwright_identity::private::write_private;
+use cellwright_identity::private_files::write_private;
 use cellwright_identity::tls::{self, TlsError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,24 +23,24 @@ use std::str::FromStr;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// On answers of masters to whoever they know: [`Masters`] as text.
+/// On answers of masters to whoever they know: [`MasterList`] as text.
 pub const MASTERS_HEADER: &str = "cell-masters";
 /// Most masters that are learned; cells have three or five.
-const MOST: usize = 16;
+const MAX_MASTERS: usize = 16;
 /// Of one address: the longest name of a host, a colon and a port.
-const LONGEST: usize = 253 + 6;
+const MAX_ADDRESS_BYTES: usize = 253 + 6;
 /// How long a master that did not answer is not dialled again because another one says so.
-const SHUNNED: Duration = Duration::from_secs(15);
+const SHUN_DURATION: Duration = Duration::from_secs(15);
 /// Of a file of them.
-const MOST_BYTES: u64 = 256 << 10;
+const MAX_FILE_BYTES: u64 = 256 << 10;
 /// Cells that one file knows.
-const MOST_CELLS: usize = 64;
+const MAX_CELLS: usize = 64;
 
 /// When the masters of a cell were settled. Invariant: compared field by field, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct MasterListVersion {
     /// Of the log; a restored cell has a later one.
-    pub era: u64,
+    pub log_epoch: u64,
     /// Of the entry in the log.
     pub term: u64,
     pub index: u64,
@@ -48,36 +48,38 @@ pub struct Version {
 
 /// The masters of a cell, as one of them says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Masters {
-    pub version: Version,
+pub struct MasterList {
+    pub version: MasterListVersion,
     /// `host:port` of each.
     pub addresses: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no list of masters; allowed: ERA.TERM.INDEX HOST:PORT,..., at most {MOST}")]
-pub struct BadMasters(String);
+#[error(
+    "{0:?} is no list of masters; allowed: ERA.TERM.INDEX HOST:PORT,..., at most {MAX_MASTERS}"
+)]
+pub struct InvalidMasterList(String);
 
-impl Display for Masters {
+impl Display for MasterList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Version { era, term, index } = self.version;
+        let MasterListVersion { log_epoch: era, term, index } = self.version;
         write!(f, "{era}.{term}.{index} {}", self.addresses.join(","))
     }
 }
 
-impl FromStr for Masters {
-    type Err = BadMasters;
+impl FromStr for MasterList {
+    type Err = InvalidMasterList;
 
-    fn from_str(text: &str) -> Result<Masters, BadMasters> {
-        let bad = || BadMasters(text.chars().take(LONGEST).collect());
+    fn from_str(text: &str) -> Result<MasterList, InvalidMasterList> {
+        let bad = || InvalidMasterList(text.chars().take(MAX_ADDRESS_BYTES).collect());
         let (version, addresses) = text.split_once(' ').ok_or_else(bad)?;
         let numbers: Vec<u64> = version.split('.').map_while(|part| part.parse().ok()).collect();
-        let &[era, term, index] = numbers.as_slice() else { return Err(bad()) };
+        let &[log_epoch, term, index] = numbers.as_slice() else { return Err(bad()) };
         let addresses: Vec<String> = addresses.split(',').map(str::to_owned).collect();
-        if addresses.len() > MOST || !addresses.iter().all(|address| is_address(address)) {
+        if addresses.len() > MAX_MASTERS || !addresses.iter().all(|address| is_address(address)) {
             return Err(bad());
         }
-        Ok(Masters { version: Version { era, term, index }, addresses })
+        Ok(MasterList { version: MasterListVersion { log_epoch, term, index }, addresses })
     }
 }
 
@@ -86,42 +88,42 @@ fn is_address(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
     let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     let has_port = port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0));
-    has_port && text.len() <= LONGEST && text.chars().all(plain)
+    has_port && text.len() <= MAX_ADDRESS_BYTES && text.chars().all(plain)
 }
 
 /// Every master that a client knows of.
 #[derive(Clone, Debug, Default)]
 pub struct KnownMasters {
     /// As somebody named them.
-    named: Vec<String>,
-    learned: Option<Masters>,
+    configured: Vec<String>,
+    learned: Option<MasterList>,
     /// Those learned, then those named.
     all: Vec<String>,
 }
 
 impl KnownMasters {
     #[must_use]
-    pub fn named(named: Vec<String>) -> KnownMasters {
-        let mut known = KnownMasters { named, ..KnownMasters::default() };
-        known.line_up();
+    pub fn new(named: Vec<String>) -> KnownMasters {
+        let mut known = KnownMasters { configured: named, ..KnownMasters::default() };
+        known.rebuild();
         known
     }
 
     /// Takes what a master says in place of what was said before it. Whether that is anything new.
-    pub fn learn(&mut self, masters: &Masters) -> bool {
-        let is_older = |known: &Masters| masters.version <= known.version;
+    pub fn learn(&mut self, masters: &MasterList) -> bool {
+        let is_older = |known: &MasterList| masters.version <= known.version;
         if masters.addresses.is_empty() || self.learned.as_ref().is_some_and(is_older) {
             return false;
         }
         self.learned = Some(masters.clone());
-        self.line_up();
+        self.rebuild();
         true
     }
 
-    fn line_up(&mut self) {
+    fn rebuild(&mut self) {
         let learned = self.learned.iter().flat_map(|masters| &masters.addresses);
         self.all.clear();
-        for address in learned.chain(&self.named) {
+        for address in learned.chain(&self.configured) {
             if !self.all.contains(address) {
                 self.all.push(address.clone());
             }
@@ -135,27 +137,27 @@ impl KnownMasters {
     }
 
     #[must_use]
-    pub fn learned(&self) -> Option<&Masters> {
+    pub fn learned(&self) -> Option<&MasterList> {
         self.learned.as_ref()
     }
 }
 
 /// Whom an agent polls: where it is sent, or in turn when somebody does not answer.
 #[derive(Clone, Debug)]
-pub struct Round {
+pub struct MasterRotation {
     master: String,
     tries: u32,
     /// Where the round through all of them stands; goes on by itself, wherever the agent was sent
     /// in between.
     next: usize,
     /// Who did not answer, and when. Invariant: no more than there are masters.
-    silent: BTreeMap<String, Instant>,
+    unresponsive: BTreeMap<String, Instant>,
 }
 
-impl Round {
+impl MasterRotation {
     #[must_use]
-    pub fn from(master: String) -> Round {
-        Round { master, tries: 0, next: 0, silent: BTreeMap::new() }
+    pub fn from(master: String) -> MasterRotation {
+        MasterRotation { master, tries: 0, next: 0, unresponsive: BTreeMap::new() }
     }
 
     /// Who is asked now.
@@ -171,19 +173,19 @@ impl Round {
     }
 
     /// It may name another to go on with.
-    pub fn answered(&mut self, redial: Option<String>, now: Instant) {
-        self.silent.remove(&self.master);
-        self.silent.retain(|_, at| now.duration_since(*at) < SHUNNED);
-        if let Some(other) = redial.filter(|other| !self.silent.contains_key(other)) {
+    pub fn on_answer(&mut self, redial: Option<String>, now: Instant) {
+        self.unresponsive.remove(&self.master);
+        self.unresponsive.retain(|_, at| now.duration_since(*at) < SHUN_DURATION);
+        if let Some(other) = redial.filter(|other| !self.unresponsive.contains_key(other)) {
             self.master = other;
         }
     }
 
     /// The next of all that are known, be it the same again where there is no other.
-    pub fn failed(&mut self, masters: &[String], now: Instant) {
+    pub fn on_failure(&mut self, masters: &[String], now: Instant) {
         self.tries = self.tries.wrapping_add(1);
-        self.silent.retain(|address, _| masters.contains(address));
-        self.silent.insert(self.master.clone(), now);
+        self.unresponsive.retain(|address, _| masters.contains(address));
+        self.unresponsive.insert(self.master.clone(), now);
         for _ in masters {
             self.next = (self.next + 1) % masters.len();
             if masters[self.next] != self.master {
@@ -205,20 +207,20 @@ pub struct MastersFile {
 
 /// What is kept of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    pub masters: Option<Masters>,
+pub struct SavedMasters {
+    pub masters: Option<MasterList>,
     /// Who answered last, and is asked first.
     pub last: Option<String>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
-struct Text {
+struct MastersToml {
     #[serde(default)]
-    cells: BTreeMap<String, OfCell>,
+    cells: BTreeMap<String, CellEntry>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct OfCell {
+struct CellEntry {
     /// As in the header: numbers of the log may be larger than those of the file's format.
     masters: Option<String>,
     last: Option<String>,
@@ -237,7 +239,7 @@ impl MastersFile {
 
     /// Where it is kept beside a file of certificates or contexts.
     #[must_use]
-    pub fn beside(file: &Path) -> PathBuf {
+    pub fn path_beside(file: &Path) -> PathBuf {
         file.with_extension("masters.toml")
     }
 
@@ -247,23 +249,23 @@ impl MastersFile {
     }
 
     #[must_use]
-    pub fn load(&self) -> Kept {
-        let of_cell = read(&self.path).cells.remove(&self.cell);
-        let Some(OfCell { masters, last }) = of_cell else { return Kept::default() };
+    pub fn load(&self) -> SavedMasters {
+        let of_cell = read_file(&self.path).cells.remove(&self.cell);
+        let Some(CellEntry { masters, last }) = of_cell else { return SavedMasters::default() };
         let last = last.filter(|last| is_address(last));
-        Kept { masters: masters.and_then(|text| text.parse().ok()), last }
+        SavedMasters { masters: masters.and_then(|text| text.parse().ok()), last }
     }
 
     /// Replaces the file in one step, readable by its owner alone.
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn save(&self, kept: &Kept) -> io::Result<()> {
-        let mut text = read(&self.path);
-        let masters = kept.masters.as_ref().map(Masters::to_string);
-        let of_cell = OfCell { masters, last: kept.last.clone() };
+    pub fn save(&self, saved: &SavedMasters) -> io::Result<()> {
+        let mut text = read_file(&self.path);
+        let masters = saved.masters.as_ref().map(MasterList::to_string);
+        let of_cell = CellEntry { masters, last: saved.last.clone() };
         text.cells.insert(self.cell.clone(), of_cell);
-        while text.cells.len() > MOST_CELLS {
+        while text.cells.len() > MAX_CELLS {
             let other = text.cells.keys().find(|cell| **cell != self.cell).cloned();
             other.map(|other| text.cells.remove(&other));
         }
@@ -281,9 +283,10 @@ impl MastersFile {
     }
 }
 
-fn read(path: &Path) -> Text {
+fn read_file(path: &Path) -> MastersToml {
     let mut text = String::new();
-    let bytes = File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let bytes =
+        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
     bytes.ok().and_then(|_| toml::from_str(&text).ok()).unwrap_or_default()
 }
 
@@ -292,17 +295,17 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn masters(index: u64, addresses: &[&str]) -> Masters {
+    fn masters(index: u64, addresses: &[&str]) -> MasterList {
         let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-        Masters { version: Version { era: 0, term: 2, index }, addresses }
+        MasterList { version: MasterListVersion { log_epoch: 0, term: 2, index }, addresses }
     }
 
     #[test]
     fn a_list_is_read_as_it_was_written_and_nothing_else_is_taken_for_one() {
-        let said = masters(u64::MAX, &["m1.example:7070", "[fd00::1]:7070", "10.0.0.1:1"]);
-        assert_eq!(said.to_string().parse(), Ok(said));
-        let many = vec!["a:1"; MOST + 1].join(",");
-        let long = format!("{}:1", "a".repeat(LONGEST));
+        let list = masters(u64::MAX, &["m1.example:7070", "[fd00::1]:7070", "10.0.0.1:1"]);
+        assert_eq!(list.to_string().parse(), Ok(list));
+        let many = vec!["a:1"; MAX_MASTERS + 1].join(",");
+        let long = format!("{}:1", "a".repeat(MAX_ADDRESS_BYTES));
         for bad in [
             "",
             "1.2.3",
@@ -320,13 +323,13 @@ mod tests {
             &format!("1.2.3 {many}"),
             &format!("1.2.3 {long}"),
         ] {
-            assert!(bad.parse::<Masters>().is_err(), "{bad:?}");
+            assert!(bad.parse::<MasterList>().is_err(), "{bad:?}");
         }
     }
 
     #[test]
     fn a_later_list_counts_an_earlier_one_does_not_and_those_named_stay() {
-        let mut known = KnownMasters::named(vec!["m1:1".into()]);
+        let mut known = KnownMasters::new(vec!["m1:1".into()]);
         assert_eq!(known.all(), ["m1:1"]);
         assert!(known.learn(&masters(5, &["m1:1", "m2:1", "m3:1"])));
         assert_eq!(known.all(), ["m1:1", "m2:1", "m3:1"]);
@@ -343,32 +346,32 @@ mod tests {
     #[test]
     fn every_master_is_tried_and_the_dead_are_not_dialled_at_the_word_of_others() {
         let all = ["a:1", "b:1", "c:1"].map(str::to_owned);
-        let (mut now, mut round) = (Instant::now(), Round::from("a:1".into()));
-        let mut asked = Vec::new();
+        let (mut now, mut round) = (Instant::now(), MasterRotation::from("a:1".into()));
+        let mut polled = Vec::new();
         for _ in 0..4 {
-            round.failed(&all, now);
-            asked.push(round.master.clone());
+            round.on_failure(&all, now);
+            polled.push(round.master.clone());
         }
-        assert_eq!(asked, ["b:1", "c:1", "a:1", "b:1"]);
-        round.answered(None, now);
-        round.answered(Some("a:1".into()), now);
+        assert_eq!(polled, ["b:1", "c:1", "a:1", "b:1"]);
+        round.on_answer(None, now);
+        round.on_answer(Some("a:1".into()), now);
         assert_eq!(round.master, "b:1", "that one has just not answered");
-        now += SHUNNED;
-        round.answered(Some("a:1".into()), now);
+        now += SHUN_DURATION;
+        round.on_answer(Some("a:1".into()), now);
         assert_eq!(round.master, "a:1");
-        round.answered(Some("d:1".into()), now);
+        round.on_answer(Some("d:1".into()), now);
         assert_eq!(round.master, "d:1", "a new one");
-        round.failed(&all, now);
+        round.on_failure(&all, now);
         assert!(all.contains(&round.master));
-        let mut alone = Round::from("a:1".into());
-        alone.failed(&all[..1], now);
+        let mut alone = MasterRotation::from("a:1".into());
+        alone.on_failure(&all[..1], now);
         assert_eq!(alone.master, "a:1", "there is no other");
         // However many were ever named, only those that are known are remembered.
         for number in 0..100 {
-            round.answered(Some(format!("x{number}:1")), now);
-            round.failed(&all, now);
+            round.on_answer(Some(format!("x{number}:1")), now);
+            round.on_failure(&all, now);
         }
-        assert!(round.silent.len() <= all.len() + 1, "{:?}", round.silent);
+        assert!(round.unresponsive.len() <= all.len() + 1, "{:?}", round.unresponsive);
     }
 
     #[test]
@@ -376,23 +379,23 @@ mod tests {
         let folder =
             std::env::temp_dir().join(format!("cellwright-masters-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let path = MastersFile::beside(&folder.join("contexts.toml"));
+        let path = MastersFile::path_beside(&folder.join("contexts.toml"));
         let of = |cell: &str| MastersFile { path: path.clone(), cell: cell.to_owned() };
-        assert_eq!(of("aa").load(), Kept::default());
-        let one = Kept { masters: Some(masters(3, &["m1:1"])), last: Some("m1:1".into()) };
-        let two = Kept { masters: Some(masters(4, &["m2:1"])), last: None };
+        assert_eq!(of("aa").load(), SavedMasters::default());
+        let one = SavedMasters { masters: Some(masters(3, &["m1:1"])), last: Some("m1:1".into()) };
+        let two = SavedMasters { masters: Some(masters(4, &["m2:1"])), last: None };
         of("aa").save(&one).unwrap();
         of("bb").save(&two).unwrap();
         assert_eq!((of("aa").load(), of("bb").load()), (one.clone(), two));
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        for number in 0..2 * MOST_CELLS {
+        for number in 0..2 * MAX_CELLS {
             of(&format!("c{number}")).save(&one).unwrap();
         }
-        assert_eq!(read(&path).cells.len(), MOST_CELLS);
-        assert_eq!(of(&format!("c{}", 2 * MOST_CELLS - 1)).load(), one, "the newest is there");
+        assert_eq!(read_file(&path).cells.len(), MAX_CELLS);
+        assert_eq!(of(&format!("c{}", 2 * MAX_CELLS - 1)).load(), one, "the newest is there");
         std::fs::write(&path, "cells = 3").unwrap();
-        assert_eq!(of("aa").load(), Kept::default(), "as good as none");
+        assert_eq!(of("aa").load(), SavedMasters::default(), "as good as none");
         of("aa").save(&one).unwrap();
         assert_eq!(of("aa").load(), one);
         std::fs::remove_dir_all(&folder).unwrap();

@@ -3,11 +3,11 @@
 
 use crate::error::{ApiError, Code};
 use crate::routes::{
-    Access, CELL_INDEX, CELL_READ, Content, IDEMPOTENCY_KEY, Kind, LAST_EVENT_ID, MAX_KEY,
-    Parameter, Route, Shape, path_parameter, routes, schema,
+    Access, CELL_INDEX, CELL_READ, Content, IDEMPOTENCY_KEY, LAST_EVENT_ID, MAX_IDEMPOTENCY_KEY,
+    Parameter, ParameterType, Route, RouteKind, path_parameter, routes, schema,
 };
-use cellwright_cell::described::in_plain_words;
 use cellwright_cell::name::{MAX_NAME, MAX_TOKEN};
+use cellwright_cell::schema_descriptions::simplify_descriptions;
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
@@ -48,7 +48,7 @@ pub fn document() -> Value {
             },
         },
     });
-    in_plain_words(&mut document);
+    simplify_descriptions(&mut document);
     document
 }
 
@@ -74,30 +74,32 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             _ => json!([{ "token": [] }, { "certificate": [] }]),
         },
     });
-    if let Some(text) = about(route) {
+    if let Some(text) = description(route) {
         described["description"] = json!(text);
     }
-    if let Some(content) = body(route.request, generator) {
+    if let Some(content) = request_body(route.request, generator) {
         described["requestBody"] = json!({ "required": true, "content": content });
     }
     described
 }
 
 /// What a summary does not say: who may, and who answers.
-fn about(route: &Route) -> Option<String> {
+fn description(route: &Route) -> Option<String> {
     let capability = route.capability.or(match route.access {
-        Access::Holder(capability) | Access::SelfOrHolder(capability) => Some(capability),
-        Access::Open | Access::Known => None,
+        Access::HasCapability(capability) | Access::SelfOrHasCapability(capability) => {
+            Some(capability)
+        }
+        Access::Open | Access::Authenticated => None,
     });
     let mut lines = Vec::new();
     if let Some(name) = capability.and_then(|c| serde_json::to_value(c).ok()) {
         let own = match route.access {
-            Access::SelfOrHolder(_) => ", unless it is about the caller",
+            Access::SelfOrHasCapability(_) => ", unless it is about the caller",
             _ => "",
         };
         lines.push(format!("Needs the capability {name}{own}."));
     }
-    if matches!(route.kind, Kind::Change | Kind::Make) {
+    if matches!(route.kind, RouteKind::Change | RouteKind::Create) {
         lines.push("A replica that does not lead answers 307 with the leader's address.".into());
     }
     (!lines.is_empty()).then(|| lines.join(" "))
@@ -113,10 +115,10 @@ fn parameters(route: &Route) -> Vec<Value> {
             "schema": schema,
         }));
     };
-    if route.kind == Kind::Change {
+    if route.kind == RouteKind::Change {
         let about = "Sent twice with the same key, the change takes effect once.";
         let schema = json!({
-            "type": "string", "minLength": 1, "maxLength": MAX_KEY, "pattern": "^[!-~]+$",
+            "type": "string", "minLength": 1, "maxLength": MAX_IDEMPOTENCY_KEY, "pattern": "^[!-~]+$",
         });
         header(IDEMPOTENCY_KEY, about, schema);
     }
@@ -129,40 +131,46 @@ fn parameters(route: &Route) -> Vec<Value> {
         );
     }
     if matches!(route.response, Content::Events(_)) {
-        header(LAST_EVENT_ID, "As `after`; browsers send it.", shape(Shape::Text(64)));
+        header(
+            LAST_EVENT_ID,
+            "As `after`; browsers send it.",
+            parameter_schema(ParameterType::Text(64)),
+        );
     }
     list
 }
 
-fn parameter(parameter: &Parameter, place: &str, required: bool) -> Value {
+fn parameter(parameter: &Parameter, location: &str, required: bool) -> Value {
     json!({
         "name": parameter.name,
-        "in": place,
+        "in": location,
         "required": required,
         "description": parameter.about,
-        "schema": shape(parameter.shape),
+        "schema": parameter_schema(parameter.value_type),
     })
 }
 
-fn shape(shape: Shape) -> Value {
+fn parameter_schema(shape: ParameterType) -> Value {
     match shape {
-        Shape::Name => json!({
+        ParameterType::Name => json!({
             "type": "string", "minLength": 1, "maxLength": MAX_NAME,
             "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
         }),
         // A slash would be another path.
-        Shape::Token => json!({
+        ParameterType::Token => json!({
             "type": "string", "minLength": 1, "maxLength": MAX_TOKEN, "pattern": "^[!-.0-~]+$",
         }),
-        Shape::Integer { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
-        Shape::Boolean => json!({ "type": "boolean" }),
-        Shape::Word(words) => json!({ "type": "string", "enum": words }),
-        Shape::Text(most) => json!({ "type": "string", "minLength": 1, "maxLength": most }),
-        Shape::Digest => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
+        ParameterType::Integer { min, max } => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        ParameterType::Boolean => json!({ "type": "boolean" }),
+        ParameterType::OneOf(words) => json!({ "type": "string", "enum": words }),
+        ParameterType::Text(most) => json!({ "type": "string", "minLength": 1, "maxLength": most }),
+        ParameterType::Digest => json!({ "type": "string", "pattern": "^[0-9a-f]{64}$" }),
     }
 }
 
-fn body(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
+fn request_body(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
     let of = |media: &str, schema: Schema| Some(json!({ media: { "schema": schema } }));
     match content {
         Content::Nothing => None,
@@ -177,7 +185,7 @@ fn body(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
         }
         Content::Bytes => Some(json!({ "application/octet-stream": {} })),
         Content::Text => Some(json!({ "text/plain": { "schema": { "type": "string" } } })),
-        Content::Document => {
+        Content::AnyJson => {
             let any = json!({ "type": ["object", "array"] });
             Some(json!({ "application/json": { "schema": any } }))
         }
@@ -187,7 +195,7 @@ fn body(content: Content, generator: &mut SchemaGenerator) -> Option<Value> {
 fn responses(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let mut all: Map<String, Value> = Map::new();
     let mut good = json!({ "description": "Done.", "headers": reply_headers(route) });
-    if let Some(content) = body(route.response, generator) {
+    if let Some(content) = request_body(route.response, generator) {
         good["content"] = content;
     }
     all.insert(route.status.to_string(), good);
@@ -224,7 +232,7 @@ fn reply_headers(route: &Route) -> Value {
         "schema": { "type": "integer", "minimum": 0 },
     });
     match route.kind {
-        Kind::Read => json!({
+        RouteKind::Read => json!({
             CELL_INDEX: index,
             CELL_READ: {
                 "description": "Whether everything acknowledged before is in it.",

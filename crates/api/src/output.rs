@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 /// `/v1/output/USER/JOB/INDEX` of an agent.
 pub const OUTPUT_PATH: &str = "/v1/output";
 /// Attribute of a machine under which its agent says where it can be dialled.
-pub const ADDRESS_ATTRIBUTE: &str = "agent-address";
+pub const AGENT_ADDRESS_ATTRIBUTE: &str = "agent-address";
 /// The place before everything that is kept of a stream.
-pub const BEGINNING: &str = "0-0";
+pub const STREAM_START: &str = "0-0";
 
 /// Which of a program's two streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

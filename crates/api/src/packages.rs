@@ -7,11 +7,11 @@ use cellwright_cell::spec::{JobSpec, PackageRef};
 use std::collections::BTreeMap;
 
 /// Digits of a digest in a sentence.
-const SHORT: usize = 12;
+const SHORT_DIGEST_LEN: usize = 12;
 
 /// Packages that the jobs name and the place does not have, each content once. It is the digest
 /// that counts: what a job calls a package is its own affair.
-pub fn lacking<'a>(
+pub fn missing_packages<'a>(
     jobs: impl IntoIterator<Item = &'a JobSpec>,
     has: impl Fn(&Token) -> bool,
 ) -> BTreeMap<&'a Token, &'a PackageRef> {
@@ -22,13 +22,13 @@ pub fn lacking<'a>(
 
 /// The package as a sentence names it.
 #[must_use]
-pub fn named(package: &PackageRef) -> String {
-    let short: String = package.digest.as_str().chars().take(SHORT).collect();
+pub fn describe(package: &PackageRef) -> String {
+    let short: String = package.digest.as_str().chars().take(SHORT_DIGEST_LEN).collect();
     format!("package {} ({short})", package.name)
 }
 
 /// What to type to bring it.
 #[must_use]
-pub fn push(package: &PackageRef) -> String {
+pub fn push_command(package: &PackageRef) -> String {
     format!("cell package push FILE --name {}", package.name)
 }

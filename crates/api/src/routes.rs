@@ -5,10 +5,10 @@
 //! Rejected: macros on handlers. They document what a handler looks like, not what is checked
 //! before it runs, and the client would have to depend on the server to read them.
 
-mod numbers;
+mod number_ranges;
 mod table;
 
-pub use numbers::OutOfRange;
+pub use number_ranges::OutOfRange;
 pub use table::routes;
 
 use crate::error::Code;
@@ -121,7 +121,7 @@ pub enum Operation {
 
 /// What the value of a parameter must look like; checked before a handler runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ParameterType {
     Name,
     Token,
     Integer {
@@ -130,7 +130,7 @@ pub enum Shape {
     },
     Boolean,
     /// One of these words.
-    Word(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
     /// Free text up to this many characters.
     Text(usize),
     /// 64 hex digits.
@@ -141,7 +141,7 @@ pub enum Shape {
 pub struct Parameter {
     pub name: &'static str,
     pub about: &'static str,
-    pub shape: Shape,
+    pub value_type: ParameterType,
 }
 
 /// Makes the schema of a type; its definition goes to the generator.
@@ -162,7 +162,7 @@ pub enum Content {
     Bytes,
     Text,
     /// Any JSON.
-    Document,
+    AnyJson,
 }
 
 /// Who gets in at all. What a change needs beyond that is decided where it takes effect.
@@ -171,22 +171,22 @@ pub enum Access {
     /// Anybody who reaches the listener.
     Open,
     /// Anybody the listener knows.
-    Known,
+    Authenticated,
     /// Users with the capability, and the cell itself.
-    Holder(Capability),
+    HasCapability(Capability),
     /// The user in the path, users with the capability, and the cell itself.
-    SelfOrHolder(Capability),
+    SelfOrHasCapability(Capability),
 }
 
 /// How the answer relates to the replicated log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RouteKind {
     /// Any replica answers from its copy; `?consistent=true` asks the leader first.
     Read,
     /// Goes through the log; takes an idempotency key.
     Change,
     /// Goes through the log; each call makes something new, so a key would promise too much.
-    Make,
+    Create,
     /// About the replica that answers, not about the log.
     Local,
 }
@@ -203,7 +203,7 @@ pub struct Route {
     pub query: &'static [Parameter],
     /// Whether `If-Match` (or `?expect=`) compares versions.
     pub versioned: bool,
-    pub kind: Kind,
+    pub kind: RouteKind,
     pub access: Access,
     pub request: Content,
     pub response: Content,
@@ -232,7 +232,7 @@ impl Route {
     /// Parameters of the query, the common ones of its kind included.
     pub fn parameters(&self) -> impl Iterator<Item = &'static Parameter> {
         let read: &'static [Parameter] = match self.kind {
-            Kind::Read => &[CONSISTENT],
+            RouteKind::Read => &[CONSISTENT],
             _ => &[],
         };
         let expect: &'static [Parameter] = if self.versioned { &[EXPECT] } else { &[] };
@@ -247,7 +247,7 @@ impl Route {
         if self.access != Access::Open {
             codes.push(Code::Unauthenticated);
         }
-        if matches!(self.access, Access::Holder(_) | Access::SelfOrHolder(_)) {
+        if matches!(self.access, Access::HasCapability(_) | Access::SelfOrHasCapability(_)) {
             codes.extend([Code::NotAllowed, Code::NoSuchUser]);
         }
         if !matches!(self.request, Content::Nothing) {
@@ -260,8 +260,8 @@ impl Route {
             codes.push(Code::StaleVersion);
         }
         match self.kind {
-            Kind::Read => codes.extend([Code::NotLeader, Code::NoLeader, Code::NoQuorum]),
-            Kind::Change | Kind::Make => codes.extend([
+            RouteKind::Read => codes.extend([Code::NotLeader, Code::NoLeader, Code::NoQuorum]),
+            RouteKind::Change | RouteKind::Create => codes.extend([
                 Code::NotLeader,
                 Code::NoLeader,
                 Code::NoQuorum,
@@ -273,9 +273,9 @@ impl Route {
                 Code::NotAllowed,
                 Code::NoSuchUser,
             ]),
-            Kind::Local => {}
+            RouteKind::Local => {}
         }
-        if self.kind == Kind::Change {
+        if self.kind == RouteKind::Change {
             codes.extend([Code::KeyReused, Code::KeyTooOld]);
         }
         codes.sort_unstable();
@@ -293,38 +293,46 @@ pub fn path_parameter(name: &str) -> Option<Parameter> {
 pub const BANDS: &[&str] = &["best_effort", "batch", "production", "monitoring"];
 
 const PATH_PARAMETERS: &[Parameter] = &[
-    Parameter { name: "user", about: "Name of the user.", shape: Shape::Name },
-    Parameter { name: "job", about: "Name of the job.", shape: Shape::Name },
+    Parameter { name: "user", about: "Name of the user.", value_type: ParameterType::Name },
+    Parameter { name: "job", about: "Name of the job.", value_type: ParameterType::Name },
     Parameter {
         name: "index",
         about: "Index of the task in its job.",
-        shape: Shape::Integer { min: 0, max: u32::MAX as u64 },
+        value_type: ParameterType::Integer { min: 0, max: u32::MAX as u64 },
     },
-    Parameter { name: "machine", about: "Name of the machine.", shape: Shape::Name },
-    Parameter { name: "cron", about: "Name of the cron.", shape: Shape::Name },
-    Parameter { name: "band", about: "Priority band.", shape: Shape::Word(BANDS) },
-    Parameter { name: "token", about: "Id of the token.", shape: Shape::Name },
-    Parameter { name: "namespace", about: "The application's namespace.", shape: Shape::Token },
-    Parameter { name: "name", about: "Name of the resource.", shape: Shape::Token },
+    Parameter { name: "machine", about: "Name of the machine.", value_type: ParameterType::Name },
+    Parameter { name: "cron", about: "Name of the cron.", value_type: ParameterType::Name },
+    Parameter { name: "band", about: "Priority band.", value_type: ParameterType::OneOf(BANDS) },
+    Parameter { name: "token", about: "Id of the token.", value_type: ParameterType::Name },
+    Parameter {
+        name: "namespace",
+        about: "The application's namespace.",
+        value_type: ParameterType::Token,
+    },
+    Parameter { name: "name", about: "Name of the resource.", value_type: ParameterType::Token },
     Parameter {
         name: "replica",
         about: "Number of the replica.",
-        shape: Shape::Integer { min: 1, max: u64::MAX },
+        value_type: ParameterType::Integer { min: 1, max: u64::MAX },
     },
-    Parameter { name: "digest", about: "SHA-256 of the content.", shape: Shape::Digest },
+    Parameter {
+        name: "digest",
+        about: "SHA-256 of the content.",
+        value_type: ParameterType::Digest,
+    },
 ];
 
 pub const CONSISTENT: Parameter = Parameter {
     name: "consistent",
     about: "True: everything acknowledged before is in the answer. Left out: the answer may be \
             behind, and says of which log index it is.",
-    shape: Shape::Boolean,
+    value_type: ParameterType::Boolean,
 };
 
 pub const EXPECT: Parameter = Parameter {
     name: "expect",
     about: "Version the object must be at; the same as If-Match.",
-    shape: Shape::Integer { min: 0, max: u32::MAX as u64 },
+    value_type: ParameterType::Integer { min: 0, max: u32::MAX as u64 },
 };
 
 /// Request headers with a meaning of their own.
@@ -334,7 +342,7 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 pub const CELL_INDEX: &str = "cell-index";
 pub const CELL_READ: &str = "cell-read";
 /// Longest idempotency key.
-pub const MAX_KEY: usize = 128;
+pub const MAX_IDEMPOTENCY_KEY: usize = 128;
 /// Items of a page when the client does not say, and at most.
 pub const PAGE_DEFAULT: usize = 100;
 pub const PAGE_MAX: usize = 1000;
@@ -361,10 +369,10 @@ mod tests {
     #[test]
     fn changes_go_through_the_log_and_reads_do_not() {
         for route in routes() {
-            let change = matches!(route.kind, Kind::Change | Kind::Make);
+            let change = matches!(route.kind, RouteKind::Change | RouteKind::Create);
             let get = route.method == Method::Get;
             assert!(!(change && get), "{}", route.path);
-            assert!(!route.versioned || route.kind == Kind::Change, "{}", route.path);
+            assert!(!route.versioned || route.kind == RouteKind::Change, "{}", route.path);
         }
     }
 }

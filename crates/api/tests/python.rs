@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 
 /// Need a connection that is no HTTP after its first answer: for the command line, and the console.
-const LEFT_OUT: [&str; 2] = ["execTask", "execTaskInPage"];
+const EXCLUDED_OPERATIONS: [&str; 2] = ["execTask", "execTaskInPage"];
 
-const HEAD: &str = "\
+const MODULE_HEADER: &str = "\
 \"\"\"What a cell can be asked, one method each. Made from the OpenAPI document: do not edit.\"\"\"
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ class Operations:
 
 #[test]
 fn the_python_client_asks_what_the_server_answers() {
-    let mut text = HEAD.to_owned();
+    let mut module = MODULE_HEADER.to_owned();
     let document = cellwright_api::openapi::document();
     let paths = document["paths"].as_object().expect("paths");
     for (path, methods) in paths {
         for (method, operation) in methods.as_object().expect("methods") {
-            if !LEFT_OUT.contains(&said(&operation["operationId"])) {
-                text.push_str(&Asked::read(operation).function(path, &method.to_uppercase()));
+            if !EXCLUDED_OPERATIONS.contains(&text(&operation["operationId"])) {
+                module.push_str(
+                    &ClientMethod::read(operation).function(path, &method.to_uppercase()),
+                );
             }
         }
     }
     let file =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python/cellwright/operations.py");
     if std::env::var_os("UPDATE_PYTHON").is_some() {
-        fs::write(&file, &text).expect("the file can be written");
+        fs::write(&file, &module).expect("the file can be written");
     }
     let committed = fs::read_to_string(&file).expect("the operations are committed");
     assert!(
-        committed == text,
+        committed == module,
         "clients/python/cellwright/operations.py is not of today's table: run this test with \
          UPDATE_PYTHON=1"
     );
 }
 
 /// One operation as the client needs to know it.
-struct Asked<'a> {
+struct ClientMethod<'a> {
     name: &'a str,
     summary: &'a str,
     names: Vec<&'a str>,
@@ -71,12 +73,12 @@ struct Asked<'a> {
     raw: bool,
 }
 
-impl Asked<'_> {
-    fn read(operation: &Value) -> Asked<'_> {
+impl ClientMethod<'_> {
+    fn read(operation: &Value) -> ClientMethod<'_> {
         let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
         let of = |place: &str| -> Vec<&str> {
-            let here = parameters.iter().filter(|parameter| said(&parameter["in"]) == place);
-            here.map(|parameter| said(&parameter["name"])).collect()
+            let here = parameters.iter().filter(|parameter| text(&parameter["in"]) == place);
+            here.map(|parameter| text(&parameter["name"])).collect()
         };
         let (mut queries, headers) = (of("query"), of("header"));
         // `?expect=` and `If-Match` say the same.
@@ -86,9 +88,9 @@ impl Asked<'_> {
             let bytes = content.contains_key("application/octet-stream");
             if bytes { "bytes" } else { "dict[str, Any]" }
         });
-        Asked {
-            name: said(&operation["operationId"]),
-            summary: said(&operation["summary"]),
+        ClientMethod {
+            name: text(&operation["operationId"]),
+            summary: text(&operation["summary"]),
             names: of("path"),
             queries,
             body,
@@ -105,7 +107,7 @@ impl Asked<'_> {
             (_, true) => "bytes",
             _ => "Any",
         };
-        let (name, taken) = (snake(self.name), self.taken());
+        let (name, taken) = (snake_case(self.name), self.parameters());
         let (summary, call) = (self.summary, self.call(path, method));
         let mut text = String::new();
         write!(
@@ -118,20 +120,20 @@ impl Asked<'_> {
     }
 
     /// What the method takes.
-    fn taken(&self) -> String {
-        let mut taken: Vec<String> = vec!["self".into()];
-        taken.extend(self.names.iter().map(|name| format!("{name}: str | int")));
-        taken.extend(self.body.map(|kind| format!("body: {kind}")));
+    fn parameters(&self) -> String {
+        let mut parameters: Vec<String> = vec!["self".into()];
+        parameters.extend(self.names.iter().map(|name| format!("{name}: str | int")));
+        parameters.extend(self.body.map(|kind| format!("body: {kind}")));
         let query = self.queries.iter().map(|name| format!("{}: Any = None", identifier(name)));
         let mut keywords: Vec<String> = query.collect();
         keywords.extend(self.expects.then(|| "expect: int | None = None".to_owned()));
         keywords.extend(self.keyed.then(|| "key: str | None = None".to_owned()));
         keywords.extend(self.watches.then(|| "last_event_id: str | None = None".to_owned()));
         if !keywords.is_empty() {
-            taken.push("*".into());
-            taken.append(&mut keywords);
+            parameters.push("*".into());
+            parameters.append(&mut keywords);
         }
-        taken.join(", ")
+        parameters.join(", ")
     }
 
     fn call(&self, path: &str, method: &str) -> String {
@@ -153,12 +155,12 @@ impl Asked<'_> {
     }
 }
 
-fn said(value: &Value) -> &str {
+fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
 /// `listJobs` as `list_jobs`.
-fn snake(name: &str) -> String {
+fn snake_case(name: &str) -> String {
     let mut text = String::new();
     for letter in name.chars() {
         if letter.is_uppercase() {

@@ -130,7 +130,7 @@ impl Actor {
     /// Who sends such a command in a live cell: the operator where users do. For rehearsals,
     /// experiments, benchmarks and tests, which play all parts of a cell.
     #[must_use]
-    pub fn sender_of(command: &Command, state: &State) -> Actor {
+    pub fn default_sender(command: &Command, state: &State) -> Actor {
         use Command as C;
         let controller = Actor::Controller;
         match command {

@@ -8,33 +8,33 @@
 //! check what it reads. Whether the cell has the owner, the quota or the alloc set is decided by
 //! `apply`. The ranges also carry the arithmetic: below them no sum the cell keeps can overflow.
 
-mod digests;
 mod machine;
+mod package_digests;
 mod program;
 pub(crate) mod review;
 mod task;
 mod volumes;
 
 pub use crate::components::cron::admit::{check_cron, review_cron};
-pub use digests::digests_are_whole;
 pub use machine::check_machine;
-pub use program::runs_a_program;
-pub use review::{Rejection, Review};
-pub use volumes::volumes_can_be_seen;
+pub use package_digests::package_digests_are_valid;
+pub use program::has_command;
+pub use review::{FieldError, Review};
+pub use volumes::volume_targets_are_valid;
 
 use crate::constraint::{AttributeValue, Constraint, MAX_PATTERN, Operator};
-use crate::device::GONE;
+use crate::device::REMOVED_DEVICE;
 use crate::disruption::MAX_DISRUPTIONS;
 use crate::field::{FieldPath, FieldSet};
 use crate::label::Labels;
 use crate::named::{NamedAmount, UNBOUNDED};
 use crate::priority::MAX_PRIORITY;
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::resource::{Dimension, MAX_QUANTITY, Resources};
 use crate::retry::Retries;
 use crate::spec::{JobKind, JobSpec, MAX_LIST, MAX_TASKS, TaskOverride};
 use crate::time::Span;
-use review::bad;
+use review::field_error;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Most that all tasks of a job may ask for together, and that one quota may grant, in one
@@ -46,7 +46,7 @@ pub const MAX_TASK_TEXT: usize = 1 << 16;
 /// Bytes of command and environment of a whole spec, overrides included.
 pub const MAX_SPEC_TEXT: usize = 1 << 23;
 /// Words of a command, variables of an environment.
-pub const MAX_WORDS: usize = 1024;
+pub const MAX_COMMAND_WORDS: usize = 1024;
 /// A task is asked no more often: whoever asks uses the machine's time, not the task's.
 pub const MIN_PROBE_INTERVAL: u64 = 100;
 /// Bytes that one log file has at least.
@@ -58,134 +58,149 @@ pub const MAX_PROCESSES: u32 = 1 << 22;
 /// Attributes of one machine.
 pub const MAX_ATTRIBUTES: usize = 512;
 /// Bytes of one label's value.
-pub const MAX_LABEL: usize = 256;
+pub const MAX_LABEL_VALUE: usize = 256;
 /// Longest notice, back-off, lease or retention.
 pub const MAX_SPAN: Span = Span::seconds(366 * 24 * 3600);
 
 /// Bytes of memory below which what is to become the program does not live to become it.
-pub const LEAST_RAM: u64 = 2 << 20;
+pub const MIN_RAM: u64 = 2 << 20;
 /// The same in a container, where the runtime has to fit in while it makes it.
-pub const LEAST_RAM_CONTAINED: u64 = 16 << 20;
+pub const MIN_CONTAINER_RAM: u64 = 16 << 20;
 
-pub(crate) type Checked = Result<(), Refusal>;
+pub(crate) type AdmissionResult = Result<(), Rejection>;
 
 /// What a job must keep; what it breaks it tells the review.
 pub type Rule = fn(&JobSpec, &mut Review);
 
 /// Every rule for a job that is asked for anew, as the API takes it. Those who write jobs are also
-/// told of [`can_begin`].
+/// told of [`has_memory_to_start`].
 pub const RULES: [Rule; 6] = [
     well_formed,
-    may_bound_notice,
-    asks_for_no_gaps,
-    volumes_can_be_seen,
-    digests_are_whole,
-    runs_a_program,
+    may_limit_notice,
+    requests_no_removed_devices,
+    volume_targets_are_valid,
+    package_digests_are_valid,
+    has_command,
 ];
 
 /// Everything that the rules reject, in their order. Of the fields in `unknown`, and of what is
 /// computed from them, nothing is said.
 #[must_use]
-pub fn review_job(spec: &JobSpec, rules: &[Rule], unknown: FieldSet) -> Vec<Rejection> {
+pub fn review_job(spec: &JobSpec, rules: &[Rule], unknown: FieldSet) -> Vec<FieldError> {
     let mut review = Review::new(unknown);
     rules.iter().for_each(|rule| rule(spec, &mut review));
-    review.rejections()
+    review.into_errors()
 }
 
 /// # Errors
-/// [`Refusal::BadField`] for the first field that the rule rejects.
-pub fn check(spec: &JobSpec, rule: Rule) -> Checked {
-    Review::first(|review| rule(spec, review))
+/// [`Rejection::BadField`] for the first field that the rule rejects.
+pub fn check(spec: &JobSpec, rule: Rule) -> AdmissionResult {
+    Review::first_error(|review| rule(spec, review))
 }
 
 /// # Errors
-/// [`Refusal::BadField`] for the first field that is out of range.
-pub fn check_job(spec: &JobSpec) -> Checked {
+/// [`Rejection::BadField`] for the first field that is out of range.
+pub fn check_job(spec: &JobSpec) -> AdmissionResult {
     check(spec, well_formed)
 }
 
 /// # Errors
-/// [`Refusal::BadField`] for the first dimension beyond [`MAX_QUANTITY`].
-pub fn quantities(field: &str, amount: Resources) -> Checked {
-    bounded(field, amount, MAX_QUANTITY)
+/// [`Rejection::BadField`] for the first dimension beyond [`MAX_QUANTITY`].
+pub fn check_quantities(field: &str, amount: Resources) -> AdmissionResult {
+    check_bounded(field, amount, MAX_QUANTITY)
 }
 
 /// # Errors
-/// [`Refusal::BadField`] for the first dimension beyond `most`.
-pub fn bounded(field: &str, amount: Resources, most: u64) -> Checked {
-    Review::first(|review| review.bounded(&field.into(), amount, most))
+/// [`Rejection::BadField`] for the first dimension beyond `most`.
+pub fn check_bounded(field: &str, amount: Resources, most: u64) -> AdmissionResult {
+    Review::first_error(|review| review.resources_within(&field.into(), amount, most))
 }
 
 /// Ranges that many fields share. Paths that take making are made when something is wrong.
 impl Review {
     fn at_most(&mut self, path: impl Into<FieldPath>, value: u64, most: u64) {
-        self.ensure(value <= most, || bad(path, value, format!("at most {most}")));
+        self.ensure(value <= most, || field_error(path, value, format!("at most {most}")));
     }
 
     /// Bytes of something, in words of their own.
-    fn bytes(&mut self, path: impl FnOnce() -> FieldPath, what: &str, bytes: usize, most: usize) {
-        self.ensure(bytes <= most, || bad(path(), bytes, format!("at most {most}")).of_its(what));
+    fn bytes_at_most(
+        &mut self,
+        path: impl FnOnce() -> FieldPath,
+        what: &str,
+        bytes: usize,
+        most: usize,
+    ) {
+        self.ensure(bytes <= most, || {
+            field_error(path(), bytes, format!("at most {most}")).with_quality(what)
+        });
     }
 
     /// Whether the list is short enough for its items to be looked at.
-    fn is_short(&mut self, path: impl Into<FieldPath>, length: usize, most: usize) -> bool {
+    fn has_allowed_length(
+        &mut self,
+        path: impl Into<FieldPath>,
+        length: usize,
+        most: usize,
+    ) -> bool {
         self.ensure(length <= most, || {
-            bad(path, format!("{length} entries"), format!("at most {most}"))
+            field_error(path, format!("{length} entries"), format!("at most {most}"))
         });
         length <= most
     }
 
-    fn span(&mut self, path: impl Into<FieldPath>, value: Span) {
+    fn allowed_span(&mut self, path: impl Into<FieldPath>, value: Span) {
         self.ensure(value <= MAX_SPAN, || {
-            bad(path, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
+            field_error(path, format!("{} ms", value.0), format!("at most {} ms", MAX_SPAN.0))
         });
     }
 
     /// A time that is there, and not nothing.
-    fn some_span(&mut self, path: &str, value: Option<Span>) {
+    fn positive_span(&mut self, path: &str, value: Option<Span>) {
         if let Some(value) = value {
-            self.ensure(value.0 > 0, || bad(path, 0, "1 ms or more"));
-            self.span(path, value);
+            self.ensure(value.0 > 0, || field_error(path, 0, "1 ms or more"));
+            self.allowed_span(path, value);
         }
     }
 
-    fn bounded(&mut self, path: &FieldPath, amount: Resources, most: u64) {
+    fn resources_within(&mut self, path: &FieldPath, amount: Resources, most: u64) {
         for dimension in Dimension::ALL {
-            let asked = amount.get(dimension);
-            self.ensure(asked <= most, || {
+            let requested = amount.get(dimension);
+            self.ensure(requested <= most, || {
                 let inner = path.field(field_of(dimension));
                 let name = format!("{}.{dimension}", path.dotted());
-                bad(inner, asked, format!("at most {most}")).called(name)
+                field_error(inner, requested, format!("at most {most}")).with_name(name)
             });
         }
     }
 
     fn labels(&mut self, labels: &Labels) {
-        if self.is_short("labels", labels.len(), MAX_LIST) {
+        if self.has_allowed_length("labels", labels.len(), MAX_LIST) {
             for (key, value) in labels {
                 let path = || FieldPath::from("labels").field(key.as_str());
-                self.bytes(path, "bytes", value.len(), MAX_LABEL);
+                self.bytes_at_most(path, "bytes", value.len(), MAX_LABEL_VALUE);
             }
         }
     }
 
     /// Sorted by name, each name once; unbounded amounts are for capacities.
-    fn named(&mut self, path: &str, list: &[NamedAmount], capacity: bool) {
-        if !self.is_short(path, list.len(), MAX_LIST) {
+    fn named_amounts(&mut self, path: &str, list: &[NamedAmount], capacity: bool) {
+        if !self.has_allowed_length(path, list.len(), MAX_LIST) {
             return;
         }
         let at = |position| FieldPath::from(path).index(position);
         let pair = list.windows(2).position(|pair| pair[0].name >= pair[1].name);
         if let Some(first) = pair {
             let name = &list[first + 1].name;
-            self.reject(bad(at(first + 1), name, "names in order, each once").called(path));
+            self.reject(
+                field_error(at(first + 1), name, "names in order, each once").with_name(path),
+            );
         }
         for (position, amount) in list.iter().enumerate() {
             let fits = capacity && amount.amount == UNBOUNDED || amount.amount <= MAX_QUANTITY;
             self.ensure(fits, || {
                 let allowed = format!("at most {MAX_QUANTITY}");
-                bad(at(position).field("amount"), amount.amount, allowed)
-                    .called(format!("{path}.{}", amount.name))
+                field_error(at(position).field("amount"), amount.amount, allowed)
+                    .with_name(format!("{path}.{}", amount.name))
             });
         }
     }
@@ -205,7 +220,7 @@ fn field_of(dimension: Dimension) -> &'static str {
 /// and rows are checked by it too.
 pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     review.ensure((1..=MAX_TASKS).contains(&spec.count), || {
-        bad("count", spec.count, format!("1 to {MAX_TASKS}"))
+        field_error("count", spec.count, format!("1 to {MAX_TASKS}"))
     });
     review.at_most("priority", u64::from(spec.priority.0), u64::from(MAX_PRIORITY));
     review.labels(&spec.labels);
@@ -215,86 +230,86 @@ pub fn well_formed(spec: &JobSpec, review: &mut Review) {
     spread(spec, review);
     restart(spec, review);
     retained(spec, review);
-    after(spec, review);
-    review.some_span("at_most_one", spec.at_most_one);
+    dependencies(spec, review);
+    review.positive_span("at_most_one", spec.at_most_one);
     if let Some(most) = spec.preemption_notice_max {
-        review.span("preemption_notice_max", most);
+        review.allowed_span("preemption_notice_max", most);
     }
     // None at all is what `max_down` of 0 says, and has no next time to wait for.
     if let Some(limit) = spec.disruptions {
         review.ensure((1..=MAX_DISRUPTIONS).contains(&limit.most), || {
-            bad("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
+            field_error("disruptions.most", limit.most, format!("1 to {MAX_DISRUPTIONS}"))
         });
-        review.some_span("disruptions.within", Some(limit.within));
+        review.positive_span("disruptions.within", Some(limit.within));
     }
     match spec.kind {
-        _ if !review.knows(["kind", "alloc_set"]) => {}
+        _ if !review.are_known(["kind", "alloc_set"]) => {}
         JobKind::AllocSet => alloc_set(spec, review),
         JobKind::Tasks if spec.alloc_set.is_some() => inside_alloc_set(spec, review),
         JobKind::Tasks => {}
     }
-    total(spec, review);
+    total_limits(spec, review);
 }
 
 /// A rule for what is asked anew, apart from [`well_formed`]: jobs from before it stay what they
 /// are, and their bound counts for nothing. Below production a job may not shorten the notice of
 /// others.
-pub fn may_bound_notice(spec: &JobSpec, review: &mut Review) {
+pub fn may_limit_notice(spec: &JobSpec, review: &mut Review) {
     let most = spec.preemption_notice_max.filter(|_| !spec.priority.is_prod());
-    if let Some(most) = most.filter(|_| review.knows(["priority"])) {
+    if let Some(most) = most.filter(|_| review.are_known(["priority"])) {
         let allowed = "none below the production band (priority 200 or more)";
-        review.reject(bad("preemption_notice_max", most.0, allowed));
+        review.reject(field_error("preemption_notice_max", most.0, allowed));
     }
 }
 
 /// A rule for what is asked anew, apart from [`well_formed`]: a kind is any token to logs and rows
 /// from before it. Nobody asks for the gaps that devices left.
-pub fn asks_for_no_gaps(spec: &JobSpec, review: &mut Review) {
+pub fn requests_no_removed_devices(spec: &JobSpec, review: &mut Review) {
     for (position, request) in spec.task.devices.iter().enumerate() {
-        review.ensure(request.kind.as_str() != GONE, || {
+        review.ensure(request.kind.as_str() != REMOVED_DEVICE, || {
             let allowed = "any other kind; this one is of devices that are not there any more";
             let path = FieldPath::from("task.devices").index(position).field("kind");
-            bad(path, GONE, allowed).called("task.devices.kind")
+            field_error(path, REMOVED_DEVICE, allowed).with_name("task.devices.kind")
         });
     }
 }
 
 /// A rule for those who write jobs, not for the log: the cell itself takes what no machine can
 /// start, as it takes a program that does not exist. A task needs the memory to begin with.
-pub fn can_begin(spec: &JobSpec, review: &mut Review) {
+pub fn has_memory_to_start(spec: &JobSpec, review: &mut Review) {
     // An alloc starts nothing, and a task that may use more than it asks for begins with that.
-    let begins_anyway = spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram;
-    if begins_anyway || !review.knows(["kind", "task.isolation.slack_ram"]) {
+    let needs_no_minimum = spec.kind == JobKind::AllocSet || spec.task.isolation.slack_ram;
+    if needs_no_minimum || !review.are_known(["kind", "task.isolation.slack_ram"]) {
         return;
     }
     let mut enough = |path: &dyn Fn() -> FieldPath, ram: u64| {
-        review.ensure(ram >= LEAST_RAM, || {
+        review.ensure(ram >= MIN_RAM, || {
             let least = |bytes: u64| format!("{bytes} ({} MiB) or more", bytes >> 20);
-            let (plain, contained) = (least(LEAST_RAM), least(LEAST_RAM_CONTAINED));
-            bad(path(), ram, format!("{plain}, and in a container {contained}"))
+            let (plain, contained) = (least(MIN_RAM), least(MIN_CONTAINER_RAM));
+            field_error(path(), ram, format!("{plain}, and in a container {contained}"))
         });
     };
     enough(&|| "task.limits.ram".into(), spec.task.limits.ram);
     for (index, own) in &spec.overrides {
         if let Some(own) = own.limits {
-            enough(&|| override_of(*index).field("limits").field("ram"), own.ram);
+            enough(&|| override_path(*index).field("limits").field("ram"), own.ram);
         }
     }
 }
 
-fn override_of(index: u32) -> FieldPath {
+fn override_path(index: u32) -> FieldPath {
     FieldPath::from("overrides").field(&index.to_string())
 }
 
-fn after(spec: &JobSpec, review: &mut Review) {
-    if !review.is_short("after", spec.after.len(), MAX_LIST) {
+fn dependencies(spec: &JobSpec, review: &mut Review) {
+    if !review.has_allowed_length("after", spec.after.len(), MAX_LIST) {
         return;
     }
     let mut seen = BTreeSet::new();
     for (position, after) in spec.after.iter().enumerate() {
         review.ensure(seen.insert(&after.job), || {
             let path = FieldPath::from("after").index(position).field("job");
-            bad(path, &after.job, "each job once").called("after.job")
+            field_error(path, &after.job, "each job once").with_name("after.job")
         });
     }
 }
@@ -306,33 +321,37 @@ fn text_bytes(command: &[String], env: &BTreeMap<String, String>) -> usize {
 
 fn overrides(spec: &JobSpec, review: &mut Review) {
     let mut text = text_bytes(&spec.task.command, &spec.task.env);
-    let counted = review.knows(["count"]);
+    let counted = review.are_known(["count"]);
     for (index, change) in &spec.overrides {
-        let path = override_of(*index);
+        let path = override_path(*index);
         review.ensure(*index < spec.count || !counted, || {
-            bad(path.clone(), index, format!("0 to {}", spec.count.saturating_sub(1)))
-                .called("overrides (task index)")
+            field_error(path.clone(), index, format!("0 to {}", spec.count.saturating_sub(1)))
+                .with_name("overrides (task index)")
         });
-        review.bounded(&path.field("limits"), change.limits.unwrap_or_default(), MAX_QUANTITY);
+        review.resources_within(
+            &path.field("limits"),
+            change.limits.unwrap_or_default(),
+            MAX_QUANTITY,
+        );
         let words = change.command.as_deref().unwrap_or_default();
         task::command(&path.field("command"), words, review);
         let none = BTreeMap::new();
         let env = change.env.as_ref().unwrap_or(&none);
         task::environment(&path.field("env"), env, review);
-        task::text(&path, words, env, review);
+        task::command_and_env(&path, words, env, review);
         text += text_bytes(words, env);
     }
-    review.bytes(|| "overrides".into(), task::TEXT, text, MAX_SPEC_TEXT);
+    review.bytes_at_most(|| "overrides".into(), task::COMMAND_AND_ENV_BYTES, text, MAX_SPEC_TEXT);
 }
 
 fn constraints(list: &[Constraint], review: &mut Review) {
-    if !review.is_short("constraints", list.len(), MAX_LIST) {
+    if !review.has_allowed_length("constraints", list.len(), MAX_LIST) {
         return;
     }
     for (position, constraint) in list.iter().enumerate() {
         let path = FieldPath::from("constraints").index(position);
         let mut bytes = |text: &str| {
-            review.bytes(|| path.clone(), "bytes", text.len(), MAX_PATTERN);
+            review.bytes_at_most(|| path.clone(), "bytes", text.len(), MAX_PATTERN);
         };
         let mut operand = |value: &AttributeValue| match value {
             AttributeValue::Text(text) => bytes(text),
@@ -343,14 +362,14 @@ fn constraints(list: &[Constraint], review: &mut Review) {
                 values.iter().for_each(operand);
             }
             Operator::In(values) | Operator::NotIn(values) => {
-                review.is_short(path.clone(), values.len(), MAX_LIST);
+                review.has_allowed_length(path.clone(), values.len(), MAX_LIST);
             }
             Operator::Equal(value) | Operator::NotEqual(value) => operand(value),
             Operator::VersionAtLeast(version) | Operator::VersionBelow(version) => bytes(version),
             _ => {}
         }
         if let Err(why) = constraint.check() {
-            review.reject(bad(path, constraint, why));
+            review.reject(field_error(path, constraint, why));
         }
     }
 }
@@ -361,45 +380,45 @@ fn spread(spec: &JobSpec, review: &mut Review) {
         let path = FieldPath::from("spread").index(position);
         review.ensure(domains.insert(spread.domain), || {
             let domain = format!("{:?}", spread.domain);
-            bad(path.field("domain"), domain, "each domain once").called("spread.domain")
+            field_error(path.field("domain"), domain, "each domain once").with_name("spread.domain")
         });
         review.ensure(spread.limit > 0, || {
-            bad(path.field("limit"), spread.limit, "1 or more").called("spread.limit")
+            field_error(path.field("limit"), spread.limit, "1 or more").with_name("spread.limit")
         });
     }
 }
 
 fn restart(spec: &JobSpec, review: &mut Review) {
     let exits = &spec.restart.retry.exit;
-    if review.is_short("restart.retry.exit", exits.len(), MAX_LIST) {
+    if review.has_allowed_length("restart.retry.exit", exits.len(), MAX_LIST) {
         for code in exits.keys().filter(|code| !(1..=255).contains(*code)) {
             let path = FieldPath::from("restart.retry.exit").field(&code.to_string());
-            let rejection = bad(path, code, "1 to 255; 0 is success");
-            review.reject(rejection.called("restart.retry.exit (code)"));
+            let rejection = field_error(path, code, "1 to 255; 0 is success");
+            review.reject(rejection.with_name("restart.retry.exit (code)"));
         }
     }
     let (first, most) = (spec.restart.backoff, spec.restart.backoff_max);
-    review.span("restart.backoff_max", most);
-    review.ensure(first <= most || !review.knows(["restart.backoff_max"]), || {
+    review.allowed_span("restart.backoff_max", most);
+    review.ensure(first <= most || !review.are_known(["restart.backoff_max"]), || {
         let allowed = format!("at most backoff_max, {} ms", most.0);
-        bad("restart.backoff", format!("{} ms", first.0), allowed)
+        field_error("restart.backoff", format!("{} ms", first.0), allowed)
     });
 }
 
 /// What outlives a task must have been its own.
 fn retained(spec: &JobSpec, review: &mut Review) {
     let Some(retain) = &spec.retain_disk else { return };
-    if let Some(saver) = retain.saver.as_ref().filter(|_| review.knows(["kind", "name"])) {
+    if let Some(saver) = retain.saver.as_ref().filter(|_| review.are_known(["kind", "name"])) {
         let field = "retain_disk.saver";
         review.ensure(spec.kind == JobKind::AllocSet, || {
-            bad(field, saver, "none: only what an alloc left has a saver")
+            field_error(field, saver, "none: only what an alloc left has a saver")
         });
         review.ensure(*saver != spec.name, || {
-            bad(field, saver, "a job that runs inside this alloc set")
+            field_error(field, saver, "a job that runs inside this alloc set")
         });
     }
-    review.span("retain_disk.keep", retain.keep);
-    if review.knows(["overrides", "task.limits.disk"]) {
+    review.allowed_span("retain_disk.keep", retain.keep);
+    if review.are_known(["overrides", "task.limits.disk"]) {
         let own = spec.overrides.keys().map(|index| spec.limits_of(*index).disk);
         let least = own.fold(spec.task.limits.disk, u64::min);
         review.at_most("retain_disk.bytes", retain.bytes, least);
@@ -411,14 +430,14 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
     let nothing = "none: an alloc runs no program";
     let task = &spec.task;
     if let Some(outer) = &spec.alloc_set {
-        review.reject(bad("alloc_set", outer, "none: alloc sets do not nest"));
+        review.reject(field_error("alloc_set", outer, "none: alloc sets do not nest"));
     }
     review.ensure(spec.restart.retry == Retries::default(), || {
-        bad("restart.retry", "given", nothing)
+        field_error("restart.retry", "given", nothing)
     });
     let ports = task.static_ports.len() + usize::from(task.ports);
     review.ensure(ports == 0, || {
-        bad("task.ports", ports, "none: the tasks inside get ports from the machine")
+        field_error("task.ports", ports, "none: the tasks inside get ports from the machine")
     });
     let of_programs = [
         ("task.health", task.health.is_none(), "a check".to_owned()),
@@ -429,11 +448,11 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
         ("task.packages", task.packages.is_empty(), task.packages.len().to_string()),
     ];
     for (field, is_absent, value) in of_programs {
-        review.ensure(is_absent, || bad(field, value, nothing));
+        review.ensure(is_absent, || field_error(field, value, nothing));
     }
     let runs = |change: &TaskOverride| change.command.is_some() || change.env.is_some();
     for (index, _) in spec.overrides.iter().filter(|(_, change)| runs(change)) {
-        review.reject(bad(override_of(*index), "command or env", nothing));
+        review.reject(field_error(override_path(*index), "command or env", nothing));
     }
 }
 
@@ -441,7 +460,7 @@ fn alloc_set(spec: &JobSpec, review: &mut Review) {
 fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
     let mut none = |field: &str, value: u64, is_there: bool| {
         let owned = "none inside an alloc set: ask for it in the alloc set";
-        review.ensure(!is_there, || bad(field, value, owned));
+        review.ensure(!is_there, || field_error(field, value, owned));
     };
     let task = &spec.task;
     none("task.devices", task.devices.len() as u64, !task.devices.is_empty());
@@ -452,8 +471,8 @@ fn inside_alloc_set(spec: &JobSpec, review: &mut Review) {
 }
 
 /// Exact sum of what all tasks ask for, refused beyond [`MAX_TOTAL`].
-fn total(spec: &JobSpec, review: &mut Review) {
-    if !review.knows(["count", "overrides"]) {
+fn total_limits(spec: &JobSpec, review: &mut Review) {
+    if !review.are_known(["count", "overrides"]) {
         return;
     }
     let own: Vec<u32> =
@@ -465,8 +484,8 @@ fn total(spec: &JobSpec, review: &mut Review) {
         let sum = overridden.fold(base, |sum, part| sum + part);
         review.ensure(sum <= u128::from(MAX_TOTAL), || {
             let path = FieldPath::from("task.limits").field(field_of(dimension));
-            bad(path, sum, format!("at most {MAX_TOTAL}"))
-                .called(format!("total of all tasks' limits.{dimension}"))
+            field_error(path, sum, format!("at most {MAX_TOTAL}"))
+                .with_name(format!("total of all tasks' limits.{dimension}"))
         });
     }
 }
@@ -474,13 +493,13 @@ fn total(spec: &JobSpec, review: &mut Review) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::after::After;
     use crate::apply::fixture::{all, job, key, machine};
     use crate::constraint::Strength;
+    use crate::dependency::JobDependency;
     use crate::device::{Device, DeviceRequest};
     use crate::disruption::DisruptionLimit;
     use crate::health::{HealthCheck, Probe};
-    use crate::isolation::{HIDDEN, Network, Secret, Volume};
+    use crate::isolation::{Network, REDACTED, Secret, Volume};
     use crate::machine::{MachineSpec, PortRange};
     use crate::name::Token;
     use crate::named::ResourceName;
@@ -492,10 +511,10 @@ mod tests {
     }
 
     /// `want`: the field and a part of what is allowed; empty when the spec is fine.
-    fn holds(got: Checked, want: (&str, &str)) {
+    fn assert_result(got: AdmissionResult, want: (&str, &str)) {
         match got {
             Ok(()) => assert_eq!(want, ("", "")),
-            Err(Refusal::BadField { field, allowed, .. }) => {
+            Err(Rejection::BadField { field, allowed, .. }) => {
                 assert_eq!(field, want.0);
                 assert!(!want.1.is_empty() && allowed.contains(want.1), "{field}: {allowed}");
             }
@@ -506,7 +525,7 @@ mod tests {
     fn check(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
         let mut spec = job("jfoo", 3, 200);
         change(&mut spec);
-        holds(check_job(&spec), (field, allowed));
+        assert_result(check_job(&spec), (field, allowed));
     }
 
     fn check_alloc_set(change: impl FnOnce(&mut JobSpec), field: &str, allowed: &str) {
@@ -531,7 +550,7 @@ mod tests {
     fn check_a_machine(change: impl FnOnce(&mut MachineSpec), field: &str, allowed: &str) {
         let mut spec = machine("m1", 100);
         change(&mut spec);
-        holds(check_machine(&spec), (field, allowed));
+        assert_result(check_machine(&spec), (field, allowed));
     }
 
     fn gpu(count: u8, milli: u16) -> DeviceRequest {
@@ -558,7 +577,7 @@ mod tests {
         let bound = |priority, field, allowed| {
             let mut spec = job("jfoo", 1, priority);
             spec.preemption_notice_max = Some(Span::ZERO);
-            holds(super::check(&spec, may_bound_notice), (field, allowed));
+            assert_result(super::check(&spec, may_limit_notice), (field, allowed));
         };
         bound(199, "preemption_notice_max", "priority 200 or more");
         bound(200, "", "");
@@ -580,11 +599,11 @@ mod tests {
     fn a_task_has_the_memory_to_begin_with() {
         let check = |change: fn(&mut JobSpec), field: &str| {
             let mut spec = job("jfoo", 3, 200);
-            spec.task.limits.ram = LEAST_RAM;
+            spec.task.limits.ram = MIN_RAM;
             change(&mut spec);
             let allowed = "2097152 (2 MiB) or more, and in a container 16777216 (16 MiB) or more";
             let allowed = if field.is_empty() { "" } else { allowed };
-            holds(super::check(&spec, can_begin), (field, allowed));
+            assert_result(super::check(&spec, has_memory_to_start), (field, allowed));
         };
         check(|_| (), "");
         check(|s| s.task.limits.ram = 1024, "task.limits.ram");
@@ -595,8 +614,9 @@ mod tests {
 
     #[test]
     fn jobs_to_wait_for() {
-        let on = |job: &str| After { job: key(job), require_success: true };
-        let list = |jobs: &[&str]| -> Vec<After> { jobs.iter().map(|job| on(job)).collect() };
+        let on = |job: &str| JobDependency { job: key(job), require_success: true };
+        let list =
+            |jobs: &[&str]| -> Vec<JobDependency> { jobs.iter().map(|job| on(job)).collect() };
         check(|s| s.after = list(&["ubar/a", "ubar/b", "uzed/a"]), "", "");
         check(|s| s.after = list(&["ubar/a", "ubar/b", "ubar/a"]), "after.job", "each job once");
         let many = (0..=MAX_LIST).map(|i| on(&format!("ubar/j{i}"))).collect();
@@ -617,10 +637,13 @@ mod tests {
         check(|s| s.task.devices = vec![gpu(2, 500)], "task.devices.milli", "1000 when more");
         let mut spec = job("jfoo", 3, 200);
         spec.task.devices = vec![gpu(1, 500), gpu(1, 500)];
-        holds(super::check(&spec, asks_for_no_gaps), ("", ""));
-        spec.task.devices[1].kind = token(GONE);
-        holds(super::check(&spec, asks_for_no_gaps), ("task.devices.kind", "any other kind"));
-        holds(check_job(&spec), ("", ""));
+        assert_result(super::check(&spec, requests_no_removed_devices), ("", ""));
+        spec.task.devices[1].kind = token(REMOVED_DEVICE);
+        assert_result(
+            super::check(&spec, requests_no_removed_devices),
+            ("task.devices.kind", "any other kind"),
+        );
+        assert_result(check_job(&spec), ("", ""));
         check(|s| s.task.named = vec![amount("a", 1), amount("b", 1)], "", "");
         let unsorted = |s: &mut JobSpec| s.task.named = vec![amount("b", 1), amount("a", 1)];
         check(unsorted, "task.named", "names in order");
@@ -720,16 +743,19 @@ mod tests {
         let mut spec = job("jfoo", 3, 200);
         spec.task.isolation.volumes = vec![volume("/srv"), volume("/opt")];
         let field = "task.isolation.volumes.1.target";
-        holds(super::check(&spec, volumes_can_be_seen), (field, "each target once"));
+        assert_result(super::check(&spec, volume_targets_are_valid), (field, "each target once"));
         spec.task.isolation.volumes[1].target = "/dev/shm".into();
-        holds(super::check(&spec, volumes_can_be_seen), (field, "outside /proc, /sys and /dev"));
+        assert_result(
+            super::check(&spec, volume_targets_are_valid),
+            (field, "outside /proc, /sys and /dev"),
+        );
         spec.task.isolation.volumes[1].target = "/models".into();
-        holds(super::check(&spec, volumes_can_be_seen), ("", ""));
+        assert_result(super::check(&spec, volume_targets_are_valid), ("", ""));
         let secret =
             |name: &str, value: &str| BTreeMap::from([(token(name), Secret(value.to_owned()))]);
         check(|s| s.task.secrets = secret("key.pem", "x"), "", "");
         check(|s| s.task.secrets = secret("../x", "y"), "task.secrets (name)", "letters");
-        check(|s| s.task.secrets = secret("key", HIDDEN), "task.secrets.key", "the value itself");
+        check(|s| s.task.secrets = secret("key", REDACTED), "task.secrets.key", "the value itself");
     }
 
     #[test]
@@ -794,7 +820,7 @@ mod tests {
         );
     }
 
-    fn rejected(spec: &JobSpec, unknown: &[&str]) -> Vec<String> {
+    fn rejected_paths(spec: &JobSpec, unknown: &[&str]) -> Vec<String> {
         let mut fields = FieldSet::default();
         unknown.iter().for_each(|path| fields.insert(FieldPath::from(*path)));
         let found = review_job(spec, &RULES, fields);
@@ -822,19 +848,19 @@ mod tests {
             "task.packages[0].digest",
             "task.packages[1].digest",
         ];
-        assert_eq!(rejected(&spec, &[]), want);
+        assert_eq!(rejected_paths(&spec, &[]), want);
         // The first of them is the verdict of the cell.
-        holds(check_job(&spec), ("count", "1 to 200000"));
+        assert_result(check_job(&spec), ("count", "1 to 200000"));
         // Nor is anything said of what is not known, or of what is computed from it.
         let unknown = ["count", "priority", "task.static_ports", "task.packages", "restart"];
-        assert_eq!(rejected(&spec, &unknown), Vec::<String>::new());
+        assert_eq!(rejected_paths(&spec, &unknown), Vec::<String>::new());
     }
 
     #[test]
     fn a_thousand_rejections_are_enough() {
         let mut spec = job("jfoo", 1, 200);
         spec.overrides = (1..3000).map(|index| (index, limits(MAX_QUANTITY + 1))).collect();
-        assert_eq!(rejected(&spec, &[]).len(), 1000);
+        assert_eq!(rejected_paths(&spec, &[]).len(), 1000);
     }
 
     #[test]

@@ -5,13 +5,13 @@
 
 use crate::command::Actor;
 use crate::name::Token;
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::resource::MAX_QUANTITY;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
 /// Digits of a SHA-256 digest.
-const DIGITS: usize = 64;
+const SHA256_DIGITS: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -25,19 +25,19 @@ pub struct Blob {
 }
 
 /// Digits by which a blob is called where everybody reads.
-const SHORT: usize = 12;
+const SHORT_DIGEST_DIGITS: usize = 12;
 
 impl Blob {
     /// Enough of the digest to tell blobs apart, and not enough to fetch one: whoever knows a whole
     /// digest may read the content.
     #[must_use]
-    pub fn short(&self) -> &str {
-        self.digest.as_str().get(..SHORT).unwrap_or_default()
+    pub fn short_digest(&self) -> &str {
+        self.digest.as_str().get(..SHORT_DIGEST_DIGITS).unwrap_or_default()
     }
 }
 
 /// What a package counts as at least: its row and its file cost something too.
-pub const LEAST: u64 = 64 << 10;
+pub const MIN_CHARGED_BYTES: u64 = 64 << 10;
 
 /// How many bytes of packages there may be. The masters' configuration says so, and whoever leads
 /// writes it into the command, so that all replicas decide by the same figures.
@@ -52,7 +52,7 @@ pub struct BlobLimits {
 
 impl BlobLimits {
     /// No limit at all.
-    pub const NONE: BlobLimits = BlobLimits { per_user: u64::MAX, in_all: u64::MAX };
+    pub const UNLIMITED: BlobLimits = BlobLimits { per_user: u64::MAX, in_all: u64::MAX };
 }
 
 impl Default for BlobLimits {
@@ -63,29 +63,29 @@ impl Default for BlobLimits {
 
 /// Bytes of packages that are in the cell, or on their way to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredPackages {
     /// Of whoever brings more.
     pub own: u64,
     pub all: u64,
 }
 
-impl Stored {
+impl StoredPackages {
     /// What these packages count as, for the sake of `by`.
-    pub fn of<'a>(blobs: impl Iterator<Item = &'a Blob>, by: &Actor) -> Stored {
-        blobs.fold(Stored::default(), |sum, blob| {
-            let counts = blob.bytes.max(LEAST);
+    pub fn of<'a>(blobs: impl Iterator<Item = &'a Blob>, by: &Actor) -> StoredPackages {
+        blobs.fold(StoredPackages::default(), |sum, blob| {
+            let counts = blob.bytes.max(MIN_CHARGED_BYTES);
             let own = if blob.by == *by { counts } else { 0 };
-            Stored { own: sum.own.saturating_add(own), all: sum.all.saturating_add(counts) }
+            StoredPackages { own: sum.own.saturating_add(own), all: sum.all.saturating_add(counts) }
         })
     }
 
     /// # Errors
-    /// [`Refusal::PackageQuota`] when `by` may not bring so many bytes more. The cell's own parts
+    /// [`Rejection::PackageQuota`] when `by` may not bring so many bytes more. The cell's own parts
     /// are bounded by what all may bring.
-    pub fn admit(self, by: &Actor, bytes: u64, limits: BlobLimits) -> Result<(), Refusal> {
-        let more = bytes.max(LEAST);
+    pub fn check_quota(self, by: &Actor, bytes: u64, limits: BlobLimits) -> Result<(), Rejection> {
+        let more = bytes.max(MIN_CHARGED_BYTES);
         let over = |user, used: u64, limit| match used.saturating_add(more) > limit {
-            true => Err(Refusal::PackageQuota { user, used, more, limit }),
+            true => Err(Rejection::PackageQuota { user, used, more, limit }),
             false => Ok(()),
         };
         if let Actor::User(name) = by {
@@ -96,12 +96,12 @@ impl Stored {
 }
 
 /// # Errors
-/// [`Refusal::BadField`] when this is no SHA-256 digest, or of no content a machine could hold.
-pub fn check(digest: &Token, bytes: u64) -> Result<(), Refusal> {
+/// [`Rejection::BadField`] when this is no SHA-256 digest, or of no content a machine could hold.
+pub fn check_digest_and_size(digest: &Token, bytes: u64) -> Result<(), Rejection> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if digest.as_str().len() != DIGITS || !digest.as_str().bytes().all(hex) {
-        let allowed = format!("{DIGITS} digits 0-9 and a-f: the content's SHA-256");
-        return Err(Refusal::BadField {
+    if digest.as_str().len() != SHA256_DIGITS || !digest.as_str().bytes().all(hex) {
+        let allowed = format!("{SHA256_DIGITS} digits 0-9 and a-f: the content's SHA-256");
+        return Err(Rejection::BadField {
             field: "digest".into(),
             value: digest.to_string(),
             allowed,
@@ -109,7 +109,11 @@ pub fn check(digest: &Token, bytes: u64) -> Result<(), Refusal> {
     }
     if bytes > MAX_QUANTITY {
         let allowed = format!("at most {MAX_QUANTITY}");
-        return Err(Refusal::BadField { field: "bytes".into(), value: bytes.to_string(), allowed });
+        return Err(Rejection::BadField {
+            field: "bytes".into(),
+            value: bytes.to_string(),
+            allowed,
+        });
     }
     Ok(())
 }

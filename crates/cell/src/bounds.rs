@@ -9,7 +9,7 @@
 //! would let in different things, and what a schedule submits comes by no door.
 
 use crate::name::Name;
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::resource::Resources;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -68,7 +68,7 @@ impl Default for Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Holding {
+pub enum BoundKind {
     Jobs,
     Tasks,
     SpecBytes,
@@ -78,32 +78,32 @@ pub enum Holding {
     Packages,
 }
 
-impl Holding {
+impl BoundKind {
     /// The setting of a master that bounds it.
     #[must_use]
-    pub fn setting(self) -> &'static str {
+    pub fn config_key(self) -> &'static str {
         match self {
-            Holding::Jobs => "jobs_per_user",
-            Holding::Tasks => "tasks_per_user",
-            Holding::SpecBytes => "spec_bytes_per_user",
-            Holding::Crons => "crons_per_user",
-            Holding::Tokens => "tokens_per_user",
-            Holding::Resources => "resources_per_user",
-            Holding::Packages => "packages_per_user",
+            BoundKind::Jobs => "jobs_per_user",
+            BoundKind::Tasks => "tasks_per_user",
+            BoundKind::SpecBytes => "spec_bytes_per_user",
+            BoundKind::Crons => "crons_per_user",
+            BoundKind::Tokens => "tokens_per_user",
+            BoundKind::Resources => "resources_per_user",
+            BoundKind::Packages => "packages_per_user",
         }
     }
 }
 
-impl fmt::Display for Holding {
+impl fmt::Display for BoundKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Holding::Jobs => "jobs on record",
-            Holding::Tasks => "tasks on record",
-            Holding::SpecBytes => "bytes of job specs",
-            Holding::Crons => "periodic jobs",
-            Holding::Tokens => "tokens",
-            Holding::Resources => "ephemeral resources",
-            Holding::Packages => "packages",
+            BoundKind::Jobs => "jobs on record",
+            BoundKind::Tasks => "tasks on record",
+            BoundKind::SpecBytes => "bytes of job specs",
+            BoundKind::Crons => "periodic jobs",
+            BoundKind::Tokens => "tokens",
+            BoundKind::Resources => "ephemeral resources",
+            BoundKind::Packages => "packages",
         })
     }
 }
@@ -118,18 +118,18 @@ pub struct Growth {
 
 impl Bounds {
     /// # Errors
-    /// [`Refusal::OverBound`] when `asked` more than the `held` are more than `most`. Who asks for
+    /// [`Rejection::OverBound`] when `asked` more than the `held` are more than `most`. Who asks for
     /// nothing more is not refused for what there is.
-    pub(crate) fn ensure(
+    pub(crate) fn check(
         user: &Name,
-        what: Holding,
+        what: BoundKind,
         (held, asked): (u64, u64),
         most: u64,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         if asked == 0 || held.saturating_add(asked) <= most {
             return Ok(());
         }
-        Err(Refusal::OverBound { user: user.clone(), what, held, asked, most })
+        Err(Rejection::OverBound { user: user.clone(), what, held, asked, most })
     }
 }
 

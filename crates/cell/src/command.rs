@@ -5,18 +5,18 @@ pub use crate::actor::{Actor, ControllerName};
 use crate::blob::BlobLimits;
 use crate::bounds::Bounds;
 use crate::components;
-use crate::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenKind};
+use crate::credential::{KeyFingerprint, PartKind, ReplicaJoinRequest, SecretHash, TokenKind};
 use crate::id::{MachineId, TaskId};
-use crate::machine::{MachineSpec, ShortageReport};
+use crate::machine::{MachineSpec, ResourcePressureReport};
 use crate::name::{JobKey, Name, Token};
 use crate::plan::{Assignment, Plan};
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobSpec, PackageRef};
 use crate::state::State;
-use crate::task::{ExitClass, Notice};
+use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -42,10 +42,10 @@ pub struct Request {
 }
 
 impl Request {
-    /// In the name of whoever sends such a command, see [`Actor::sender_of`].
+    /// In the name of whoever sends such a command, see [`Actor::default_sender`].
     #[must_use]
-    pub fn sent(command: Command, state: &State) -> Request {
-        Request { by: Actor::sender_of(&command, state), id: None, command }
+    pub fn from_default_sender(command: Command, state: &State) -> Request {
+        Request { by: Actor::default_sender(&command, state), id: None, command }
     }
 }
 
@@ -198,7 +198,7 @@ pub enum Command {
         id: Name,
         secret_hash: SecretHash,
         /// Of a replica, which then waits for [`Command::ConfirmReplica`].
-        newcomer: Option<Newcomer>,
+        newcomer: Option<ReplicaJoinRequest>,
     },
     // Blobs: the masters hold the bytes by the time this is sent.
     AddBlob {
@@ -235,7 +235,7 @@ pub enum Command {
     SetShortages {
         machine: MachineId,
         incarnation: u64,
-        shortages: Vec<ShortageReport>,
+        shortages: Vec<ResourcePressureReport>,
     },
     /// As [`Command::RemoveMachine`], unless the machine is up with tasks on it. Judged here and
     /// not by whoever asks: a plan may come in between.
@@ -249,7 +249,7 @@ pub enum Command {
     /// gets its certificate, and with that the authority's key.
     ConfirmReplica {
         name: Name,
-        key: KeyPrint,
+        key: KeyFingerprint,
     },
     /// Keep room for a running task on one more machine, the target of a move. Nothing starts
     /// there.
@@ -326,9 +326,9 @@ impl Command {
     /// Whether it takes something away, so that there is more room in the end. Masters whose disk
     /// is nearly full take nothing else.
     #[must_use]
-    pub fn makes_room(&self) -> bool {
+    pub fn frees_space(&self) -> bool {
         if let Command::Component(command) = self {
-            return command.as_component().makes_room();
+            return command.as_component().frees_space();
         }
         matches!(
             self,
@@ -389,7 +389,7 @@ pub enum Observed {
     /// Was here and is no longer, and nobody saw it end: no fault of the task's.
     Lost,
     /// As `Stopped`, of one whose end was watched: what became of the warning.
-    Left(Notice),
+    Left(NoticeOutcome),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -402,7 +402,7 @@ pub struct ReservationChange {
 }
 
 /// The outcome of one command.
-pub type Verdict = Result<Done, Refusal>;
+pub type Verdict = Result<Done, Rejection>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -413,14 +413,14 @@ pub enum Done {
     /// Was so already; nothing changed.
     Unchanged,
     /// Took effect item by item; those refused, by position.
-    Partly(Vec<(u32, Refusal)>),
+    Partly(Vec<(u32, Rejection)>),
     /// The job is now at this version.
     Version(u32),
     /// Took effect, and so many tokens ended by it.
     Revoked(u32),
     /// The job is as it was asked for.
     Job {
-        became: Became,
+        became: ApplyOutcome,
         /// The version it is at now.
         version: u32,
         /// The version of the update that was complete and was closed first.
@@ -432,7 +432,7 @@ pub enum Done {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Became {
+pub enum ApplyOutcome {
     /// No job of its name lived.
     Created,
     /// A rolling update to the spec is open.
@@ -453,11 +453,11 @@ mod tests {
         let amount = Resources::ZERO;
         let quota = Quota { amount, from: Time(0), until: Time::NEVER };
         let set = |quota| Command::SetQuota { user: user.clone(), band, quota, expect };
-        assert!(set(None).makes_room() && !set(Some(quota)).makes_room());
-        assert!(Command::RemoveMachine { name: name(), expect }.makes_room());
-        assert!(Command::RemoveEmptyMachine { name: name(), expect }.makes_room());
-        assert!(Command::RevokeToken { id: name() }.makes_room());
-        assert!(Command::Expire.makes_room());
-        assert!(!Command::AddUser { name: name() }.makes_room());
+        assert!(set(None).frees_space() && !set(Some(quota)).frees_space());
+        assert!(Command::RemoveMachine { name: name(), expect }.frees_space());
+        assert!(Command::RemoveEmptyMachine { name: name(), expect }.frees_space());
+        assert!(Command::RevokeToken { id: name() }.frees_space());
+        assert!(Command::Expire.frees_space());
+        assert!(!Command::AddUser { name: name() }.frees_space());
     }
 }

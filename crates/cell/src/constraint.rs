@@ -1,7 +1,7 @@
 //! Constraints over machine attributes (B4): hard ones decide where a task may run, soft ones
 //! where it would rather run.
 //!
-//! An attribute the machine does not have satisfies only `Absent` and `NotEqual`/`NotIn`: "not
+//! An attribute the machine does not have satisfies only `NotFound` and `NotEqual`/`NotIn`: "not
 //! flash" is true of a machine that never heard of flash.
 
 use crate::name::Token;

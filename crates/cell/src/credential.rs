@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Longest life of a join token: it is carried to a machine by hand, and then forgotten somewhere.
-pub const MAX_JOIN_LIFE: Span = Span::seconds(15 * 60);
+pub const MAX_JOIN_TOKEN_LIFETIME: Span = Span::seconds(15 * 60);
 /// How long a dismissal is remembered: longer than any certificate made before it is good for.
 /// Clocks that are days apart make some of those longer.
-pub const DISMISSED_FOR: Span = Span::seconds(7 * 24 * 3600);
+pub const REVOCATION_RETENTION: Span = Span::seconds(7 * 24 * 3600);
 /// Longest text of an address from which somebody asks to join.
 pub const MAX_ADDRESS: usize = 64;
 
@@ -72,30 +72,30 @@ impl fmt::Display for PartKind {
 /// with the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct KeyPrint(pub [u8; 16]);
+pub struct KeyFingerprint(pub [u8; 16]);
 
-impl KeyPrint {
+impl KeyFingerprint {
     /// As it is shown, or without what stands between the digits.
     #[must_use]
-    pub fn parse(text: &str) -> Option<KeyPrint> {
+    pub fn parse(text: &str) -> Option<KeyFingerprint> {
         let digits: Vec<u8> = text
             .trim()
             .chars()
             .filter(|c| !matches!(c, '-' | ':' | ' '))
             .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
             .collect::<Option<_>>()?;
-        let mut print = [0; 16];
-        if digits.len() != 2 * print.len() {
+        let mut fingerprint = [0; 16];
+        if digits.len() != 2 * fingerprint.len() {
             return None;
         }
-        for (byte, pair) in print.iter_mut().zip(digits.chunks(2)) {
+        for (byte, pair) in fingerprint.iter_mut().zip(digits.chunks(2)) {
             *byte = pair[0] << 4 | pair[1];
         }
-        Some(KeyPrint(print))
+        Some(KeyFingerprint(fingerprint))
     }
 }
 
-impl fmt::Display for KeyPrint {
+impl fmt::Display for KeyFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, pair) in self.0.chunks(2).enumerate() {
             let dash = if at == 0 { "" } else { "-" };
@@ -105,7 +105,7 @@ impl fmt::Display for KeyPrint {
     }
 }
 
-impl fmt::Debug for KeyPrint {
+impl fmt::Debug for KeyFingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -114,9 +114,9 @@ impl fmt::Debug for KeyPrint {
 /// Who asks to join as a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Newcomer {
+pub struct ReplicaJoinRequest {
     /// Of the key that it made, and alone has.
-    pub key: KeyPrint,
+    pub key: KeyFingerprint,
     /// Where it asked from.
     pub address: String,
 }
@@ -124,8 +124,8 @@ pub struct Newcomer {
 /// A replica that asked to join, as the token remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Waiting {
-    pub who: Newcomer,
+pub struct PendingReplica {
+    pub who: ReplicaJoinRequest,
     pub since: Time,
     /// An operator has compared the fingerprint. Nothing is given to the newcomer before.
     pub confirmed: bool,
@@ -160,7 +160,7 @@ pub enum TokenKind {
 impl TokenKind {
     /// Whom it lets join.
     #[must_use]
-    pub fn joiner(&self) -> Option<(PartKind, &Name)> {
+    pub fn joining_part(&self) -> Option<(PartKind, &Name)> {
         match self {
             TokenKind::JoinAgent { machine } => Some((PartKind::Agent, machine)),
             TokenKind::JoinReplica { name } => Some((PartKind::Replica, name)),
@@ -186,14 +186,14 @@ pub struct AccessToken {
     /// made others with it has none left when it is revoked.
     pub parent: Option<Name>,
     /// Of a token for a replica, once it was used: who waits to be confirmed.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<PendingReplica>,
 }
 
 /// Why a token opens nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum TokenFlaw {
+pub enum InvalidTokenReason {
     WrongSecret,
     Expired,
     /// A join token that let somebody in already.
@@ -204,14 +204,14 @@ pub enum TokenFlaw {
     WrongNewcomer,
 }
 
-impl fmt::Display for TokenFlaw {
+impl fmt::Display for InvalidTokenReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            TokenFlaw::WrongSecret => "its secret is wrong",
-            TokenFlaw::Expired => "it has expired",
-            TokenFlaw::Used => "it was used before",
-            TokenFlaw::NotForJoining => "it is not for joining",
-            TokenFlaw::WrongNewcomer => "it is for another kind of newcomer",
+            InvalidTokenReason::WrongSecret => "its secret is wrong",
+            InvalidTokenReason::Expired => "it has expired",
+            InvalidTokenReason::Used => "it was used before",
+            InvalidTokenReason::NotForJoining => "it is not for joining",
+            InvalidTokenReason::WrongNewcomer => "it is for another kind of newcomer",
         })
     }
 }
@@ -222,19 +222,19 @@ impl AccessToken {
     ///
     /// # Errors
     /// The first reason against it.
-    pub fn admits(&self, secret: &SecretHash, now: Time) -> Result<(), TokenFlaw> {
+    pub fn verify(&self, secret: &SecretHash, now: Time) -> Result<(), InvalidTokenReason> {
         if !self.secret_hash.matches(secret) {
-            return Err(TokenFlaw::WrongSecret);
+            return Err(InvalidTokenReason::WrongSecret);
         }
         if self.expires <= now {
-            return Err(TokenFlaw::Expired);
+            return Err(InvalidTokenReason::Expired);
         }
-        if self.used { Err(TokenFlaw::Used) } else { Ok(()) }
+        if self.used { Err(InvalidTokenReason::Used) } else { Ok(()) }
     }
 
     #[must_use]
-    pub fn is_for_joining(&self) -> bool {
-        self.kind.joiner().is_some()
+    pub fn is_join_token(&self) -> bool {
+        self.kind.joining_part().is_some()
     }
 }
 
@@ -244,15 +244,19 @@ mod tests {
 
     #[test]
     fn a_fingerprint_is_read_as_it_is_shown() {
-        let print = KeyPrint([0x0a; 16]);
-        let shown = "0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a";
-        assert_eq!(print.to_string(), shown);
-        for text in [shown, &shown.to_uppercase(), &shown.replace('-', ""), " 0a:".trim()] {
+        let fingerprint = KeyFingerprint([0x0a; 16]);
+        let text_form = "0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a-0a0a";
+        assert_eq!(fingerprint.to_string(), text_form);
+        for text in
+            [text_form, &text_form.to_uppercase(), &text_form.replace('-', ""), " 0a:".trim()]
+        {
             let whole = text.len() > 16;
-            assert_eq!(KeyPrint::parse(text), Some(print).filter(|_| whole), "{text}");
+            assert_eq!(KeyFingerprint::parse(text), Some(fingerprint).filter(|_| whole), "{text}");
         }
-        for wrong in ["", "0a0a", &shown[1..], &format!("{shown}0a"), &shown.replace('a', "g")] {
-            assert_eq!(KeyPrint::parse(wrong), None, "{wrong}");
+        for wrong in
+            ["", "0a0a", &text_form[1..], &format!("{text_form}0a"), &text_form.replace('a', "g")]
+        {
+            assert_eq!(KeyFingerprint::parse(wrong), None, "{wrong}");
         }
     }
 }

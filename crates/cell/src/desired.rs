@@ -14,11 +14,11 @@ use crate::device::DeviceGrant;
 use crate::health::HealthCheck;
 use crate::id::{Attempt, MachineId, TaskId};
 use crate::isolation::{Isolation, Secret};
+use crate::log_saver;
 use crate::name::Token;
 use crate::plan::Victim;
 use crate::priority::{AppClass, Priority};
 use crate::resource::Resources;
-use crate::saver;
 use crate::spec::{JobKind, JobSpec, LogLimits, PackageRef};
 use crate::state::State;
 use crate::task::{StopCause, Task, TaskState};
@@ -43,8 +43,8 @@ pub struct DesiredTask {
 
 impl Attempt {
     #[must_use]
-    pub fn of(order: &DesiredTask) -> Attempt {
-        Attempt { task: order.task, number: order.attempt, saver: order.saver }
+    pub fn of(desired: &DesiredTask) -> Attempt {
+        Attempt { task: desired.task, number: desired.attempt, saver: desired.saver }
     }
 }
 
@@ -52,7 +52,7 @@ impl Attempt {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    Run(Box<Work>),
+    Run(Box<RunSpec>),
     /// Warn, wait for the notice, kill.
     Stop {
         notice: Span,
@@ -73,7 +73,7 @@ pub enum Action {
 /// Everything needed to start a task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Work {
+pub struct RunSpec {
     pub command: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub limits: Resources,
@@ -105,7 +105,7 @@ pub struct Work {
 /// What the agent of `machine` must hold, by task. Nothing for a machine the cell does not have.
 /// Costs what is on that machine and nothing else.
 #[must_use]
-pub fn desired(state: &State, machine: MachineId) -> Vec<DesiredTask> {
+pub fn desired_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(load) = state.machine_load(machine) else { return Vec::new() };
     let order = |id: &TaskId| {
         let row = state.tasks().get(*id)?;
@@ -120,7 +120,7 @@ pub fn desired(state: &State, machine: MachineId) -> Vec<DesiredTask> {
         })
     };
     let mut orders: Vec<DesiredTask> = load.tasks.iter().filter_map(order).collect();
-    orders.extend(saver::orders(state, machine));
+    orders.extend(log_saver::log_saver_tasks(state, machine));
     orders.sort_by_key(|order| (order.task, order.attempt, order.saver));
     orders
 }
@@ -129,7 +129,7 @@ pub fn desired(state: &State, machine: MachineId) -> Vec<DesiredTask> {
 /// silent, or another life of it has begun. Nothing is to live there; what has been left there, or
 /// is left there when the state learns that it has ended, stays.
 #[must_use]
-pub fn kept(state: &State, machine: MachineId) -> Vec<DesiredTask> {
+pub fn retained_tasks(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let Some(row) = state.machines().get(machine) else { return Vec::new() };
     let leaves = |id: &TaskId| {
         let task = state.tasks().get(*id)?;
@@ -139,7 +139,7 @@ pub fn kept(state: &State, machine: MachineId) -> Vec<DesiredTask> {
     let present = state.machine_load(machine).map(|load| load.tasks.iter().filter_map(leaves));
     let left = row.retained.iter().map(|entry| (entry.task, entry.attempt));
     let all: BTreeSet<(TaskId, u32)> = present.into_iter().flatten().chain(left).collect();
-    all.into_iter().map(|(task, attempt)| saver::keep(state, task, attempt)).collect()
+    all.into_iter().map(|(task, attempt)| log_saver::keep_order(state, task, attempt)).collect()
 }
 
 fn action(row: &Task, spec: &JobSpec) -> Action {
@@ -154,7 +154,7 @@ fn action(row: &Task, spec: &JobSpec) -> Action {
     if spec.kind == JobKind::AllocSet {
         return Action::Hold { limits, devices, waits_for };
     }
-    Action::Run(Box::new(Work {
+    Action::Run(Box::new(RunSpec {
         command: spec.command_of(row.index).to_vec(),
         env: spec.env_of(row.index).clone(),
         limits,
@@ -190,7 +190,7 @@ mod tests {
     const M1: MachineId = MachineId(0);
 
     fn orders(cell: &Cell) -> Vec<(String, u32, Action)> {
-        let list = desired(&cell.state, M1);
+        let list = desired_tasks(&cell.state, M1);
         assert!(list.is_sorted_by_key(|order| order.task));
         list.into_iter().map(|order| (order.name, order.attempt, order.action)).collect()
     }
@@ -208,7 +208,7 @@ mod tests {
         cell.submit(&spec);
         assert_eq!(orders(&cell), []);
         cell.run("jfoo", 1, "m1");
-        let list = desired(&cell.state, M1);
+        let list = desired_tasks(&cell.state, M1);
         let [only] = &list[..] else { panic!("{list:?}") };
         assert_eq!((only.name.as_str(), only.attempt), ("ubar/jfoo/1", 1));
         assert_eq!(only.lease, Some(Span::seconds(30)));
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(orders(&cell), [("ubar/jfoo/1".to_owned(), 1, stop)]);
         cell.report("jfoo", 1, Observed::Stopped);
         assert_eq!(orders(&cell), []);
-        assert_eq!(desired(&cell.state, MachineId(9)), []);
+        assert_eq!(desired_tasks(&cell.state, MachineId(9)), []);
     }
 
     /// Notice of `low/0`, which asks for a day, and of what runs inside it if it is an alloc, when
@@ -253,10 +253,11 @@ mod tests {
         let assignment = Assignment { task, attempt: 0, machine: M1, alloc: None, ports, devices };
         let group = Group { victims: vec![victim], assignments: vec![assignment] };
         cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
-        let stops = desired(&cell.state, M1).into_iter().filter_map(|order| match order.action {
-            Action::Stop { notice, .. } => Some(notice),
-            _ => None,
-        });
+        let stops =
+            desired_tasks(&cell.state, M1).into_iter().filter_map(|order| match order.action {
+                Action::Stop { notice, .. } => Some(notice),
+                _ => None,
+            });
         stops.collect()
     }
 
@@ -304,7 +305,7 @@ mod tests {
         let assignment = Assignment { task, attempt: 0, machine: M1, alloc: None, ports, devices };
         let group = Group { victims: vec![victim], assignments: vec![assignment] };
         cell.ok(Command::CommitPlan(Plan { made_at: 0, groups: vec![group] }));
-        let list = desired(&cell.state, M1);
+        let list = desired_tasks(&cell.state, M1);
         let hold = Action::Hold { limits: all(10), devices: vec![], waits_for: vec![] };
         assert_eq!(list[0].action, hold);
         let cause = StopCause::Preempted;

@@ -5,12 +5,12 @@ use crate::name::Token;
 use serde::{Deserialize, Serialize};
 
 /// Shares in one whole device.
-pub const WHOLE: u16 = 1000;
+pub const WHOLE_DEVICE: u16 = 1000;
 /// Most devices one machine can have.
 pub const MAX_DEVICES: usize = 64;
 /// The kind of a device that is not there any more and keeps its place in its machine's list.
 /// Nobody can ask for it or lend it.
-pub const GONE: &str = "(gone)";
+pub const REMOVED_DEVICE: &str = "(gone)";
 
 /// One device of a machine. Its position in the machine's list is its identity there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -26,8 +26,8 @@ pub struct Device {
 impl Device {
     /// Whether only its place is left.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
-        self.kind.as_str() == GONE
+    pub fn is_removed(&self) -> bool {
+        self.kind.as_str() == REMOVED_DEVICE
     }
 }
 
@@ -47,7 +47,7 @@ pub struct DeviceRequest {
     pub count: u8,
     /// Left out: 1000, whole devices.
     #[serde(default = "whole_device")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = WHOLE)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = WHOLE_DEVICE)))]
     pub milli: u16,
 }
 
@@ -56,7 +56,7 @@ fn one_device() -> u8 {
 }
 
 fn whole_device() -> u16 {
-    WHOLE
+    WHOLE_DEVICE
 }
 
 impl DeviceRequest {
@@ -69,7 +69,11 @@ impl DeviceRequest {
 /// Whether every grant is of a device that is there and that its request accepts. Grants are in
 /// the order of the requests, as many for each as it counts.
 #[must_use]
-pub fn as_asked(devices: &[Device], requests: &[DeviceRequest], grants: &[DeviceGrant]) -> bool {
+pub fn grants_match_requests(
+    devices: &[Device],
+    requests: &[DeviceRequest],
+    grants: &[DeviceGrant],
+) -> bool {
     let units = requests.iter().flat_map(|r| std::iter::repeat_n(r, usize::from(r.count)));
     let fits = |(grant, request): (&DeviceGrant, &DeviceRequest)| {
         devices.get(usize::from(grant.device)).is_some_and(|device| request.accepts(device))

@@ -37,30 +37,30 @@ impl DisruptionLimit {
     /// When `tasks` more may be disrupted at once after those at the times `earlier`, oldest first:
     /// `now` or later; [`Time::NEVER`] where they are more than the limit ever allows together.
     #[must_use]
-    pub fn turn(self, earlier: &[Time], tasks: u32, now: Time) -> Time {
+    pub fn next_allowed_at(self, earlier: &[Time], tasks: u32, now: Time) -> Time {
         if tasks > self.most {
             return Time::NEVER;
         }
         // So many of the latest may lie within the span, and these are all too many.
-        let beside = (self.most - tasks) as usize;
-        let Some(last_in_the_way) = earlier.len().checked_sub(beside + 1) else { return now };
-        earlier[last_in_the_way].plus(self.within).max(now)
+        let still_allowed = (self.most - tasks) as usize;
+        let Some(last_blocking) = earlier.len().checked_sub(still_allowed + 1) else { return now };
+        earlier[last_blocking].plus(self.within).max(now)
     }
 }
 
 impl Job {
     /// When the cell may choose to disrupt `tasks` of the job at once; `now` without a limit.
     #[must_use]
-    pub fn disruption_turn(&self, tasks: u32, now: Time) -> Time {
+    pub fn next_disruption_at(&self, tasks: u32, now: Time) -> Time {
         let limit = self.spec().disruptions;
-        limit.map_or(now, |limit| limit.turn(&self.disrupted_at, tasks, now))
+        limit.map_or(now, |limit| limit.next_allowed_at(&self.disrupted_at, tasks, now))
     }
 }
 
 /// Running tasks by job that go down with `task`, an alloc with what is inside it. What does not
 /// run is down already.
 #[must_use]
-pub fn disrupted(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
+pub fn disrupted_tasks(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
     let inner = state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
     let mut stops = BTreeMap::new();
     for id in std::iter::once(&task).chain(inner) {
@@ -75,9 +75,9 @@ pub fn disrupted(state: &State, task: TaskId) -> BTreeMap<JobId, u32> {
 /// The job whose disruption limit keeps the cell from moving `task` now, and until when; the one
 /// that takes longest, where the tasks of several jobs would go with it.
 #[must_use]
-pub fn held_back(state: &State, task: TaskId, now: Time) -> Option<(JobId, Time)> {
-    let turns = disrupted(state, task).into_iter().filter_map(|(job, tasks)| {
-        let turn = state.jobs().get(job)?.disruption_turn(tasks, now);
+pub fn blocking_job(state: &State, task: TaskId, now: Time) -> Option<(JobId, Time)> {
+    let turns = disrupted_tasks(state, task).into_iter().filter_map(|(job, tasks)| {
+        let turn = state.jobs().get(job)?.next_disruption_at(tasks, now);
         (turn > now).then_some((job, turn))
     });
     turns.max_by_key(|(_, turn)| *turn)
@@ -93,7 +93,7 @@ mod tests {
             let earlier: Vec<Time> = earlier.iter().copied().map(Time).collect();
             let limit = DisruptionLimit { most, within: Span(100) };
             let case = format!("{most} in 100 after {earlier:?}, {tasks} at {now}");
-            assert_eq!(limit.turn(&earlier, tasks, Time(now)), want, "{case}");
+            assert_eq!(limit.next_allowed_at(&earlier, tasks, Time(now)), want, "{case}");
         };
         check(1, &[], 1, 50, Time(50));
         check(1, &[50], 1, 50, Time(150));

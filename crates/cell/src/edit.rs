@@ -39,12 +39,12 @@ fn sorted_remove<T: Ord>(list: &mut Vec<T>, value: &T) {
     }
 }
 
-fn shift(sum: &mut Resources, by: Resources, add: bool) {
+fn add_or_subtract(sum: &mut Resources, by: Resources, add: bool) {
     *sum = if add { sum.plus(by) } else { sum.minus(by) };
 }
 
 /// Those who run in a place, and those who only hold room there, are listed apart.
-fn list_holder(
+fn update_holder_list(
     tasks: &mut Vec<TaskId>,
     held_for: &mut Vec<TaskId>,
     role: HoldRole,
@@ -62,10 +62,10 @@ fn list_holder(
 }
 
 /// Whether two versions of a task row weigh differently in any sum but the job's counters.
-fn weighs_the_same(a: &Task, b: &Task) -> bool {
+fn same_task_accounting(a: &Task, b: &Task) -> bool {
     a.holds == b.holds
         && a.state.holds_resources() == b.state.holds_resources()
-        && a.state.on_machine() == b.state.on_machine()
+        && a.state.is_on_machine() == b.state.is_on_machine()
         && a.reservation == b.reservation
         && a.version == b.version
 }
@@ -78,7 +78,7 @@ impl State {
         change(row);
         let (job, index, state, version) = (row.job, row.index, row.state, row.version);
         // Most changes only move a counter of the job: those need no second copy of the row.
-        let after = (!weighs_the_same(&before, row)).then(|| row.clone());
+        let after = (!same_task_accounting(&before, row)).then(|| row.clone());
         if before.state != state
             && let Some(load) = self.job_loads.get_mut(job)
         {
@@ -91,23 +91,23 @@ impl State {
         {
             load.count_version(before.version, false);
             load.count_version(version, true);
-            self.charge_behind(job, index, before.version, false);
-            self.charge_behind(job, index, version, true);
+            self.charge_old_version(job, index, before.version, false);
+            self.charge_old_version(job, index, version, true);
         }
         if let Some(after) = after {
-            self.weigh(id, &before, false);
-            self.weigh(id, &after, true);
+            self.account_task(id, &before, false);
+            self.account_task(id, &after, true);
         }
         true
     }
 
     /// What a row is charged for running a version its job has left behind.
-    fn charge_behind(&mut self, job: JobId, index: u32, version: u32, add: bool) {
+    fn charge_old_version(&mut self, job: JobId, index: u32, version: u32, add: bool) {
         let Some(row) = self.jobs.get(job) else { return };
         let least = self.bounds.least_charge;
-        let Some((band, extra)) = row.charge_behind(index, version, least) else { return };
+        let Some((band, extra)) = row.old_version_charge(index, version, least) else { return };
         if let Some(load) = self.user_loads.get_mut(row.user) {
-            count_charge(load, band, extra, add);
+            account_charge(load, band, extra, add);
         }
     }
 
@@ -141,21 +141,21 @@ impl State {
             *counter = if add { *counter + 1 } else { counter.saturating_sub(1) };
             load.count_version(task.version, add);
         }
-        self.weigh(id, task, add);
+        self.account_task(id, task, add);
     }
 
     /// Adds every hold of a task to the sums of its machine and alloc, or takes it out.
-    fn weigh(&mut self, id: TaskId, task: &Task, add: bool) {
-        if task.holds.is_empty() || !task.state.on_machine() {
+    fn account_task(&mut self, id: TaskId, task: &Task, add: bool) {
+        if task.holds.is_empty() || !task.state.is_on_machine() {
             return;
         }
         let Some(spec) = self.spec_of(task).cloned() else { return };
         for (role, hold) in task.holds.iter() {
-            self.weigh_hold(id, task, (role, hold), &spec, add);
+            self.account_hold(id, task, (role, hold), &spec, add);
         }
     }
 
-    fn weigh_hold(
+    fn account_hold(
         &mut self,
         id: TaskId,
         task: &Task,
@@ -165,7 +165,7 @@ impl State {
     ) {
         let machine = hold.machine;
         if let Some(load) = self.machine_loads.get_mut(machine) {
-            list_holder(&mut load.tasks, &mut load.held_for, role, id, add);
+            update_holder_list(&mut load.tasks, &mut load.held_for, role, id, add);
             if role == HoldRole::Primary && !task.state.holds_resources() {
                 let leaving = load.leaving;
                 load.leaving = if add { leaving + 1 } else { leaving.saturating_sub(1) };
@@ -173,40 +173,40 @@ impl State {
         }
         if let Some(alloc) = hold.alloc {
             self.edit_alloc_load(alloc, |load| {
-                list_holder(&mut load.tasks, &mut load.held_for, role, id, add);
+                update_holder_list(&mut load.tasks, &mut load.held_for, role, id, add);
             });
         }
         if task.state.holds_resources() {
             let footprint =
                 Footprint { limits: spec.limits_of(task.index), priority: spec.priority, spec };
-            self.weigh_holder(id, task, hold, &footprint, add);
+            self.account_hold_resources(id, task, hold, &footprint, add);
         }
         if spec.kind == JobKind::AllocSet && !add {
-            self.note_full(machine, id, false);
+            self.set_full_alloc(machine, id, false);
         } else if spec.kind == JobKind::AllocSet || hold.alloc.is_some() {
-            self.recount_full(hold.alloc.unwrap_or(id));
+            self.recheck_full_alloc(hold.alloc.unwrap_or(id));
         }
     }
 
     /// Looks again whether more is held inside `alloc` than it has.
-    fn recount_full(&mut self, alloc: TaskId) {
+    fn recheck_full_alloc(&mut self, alloc: TaskId) {
         let Some(row) = self.tasks.get(alloc) else { return };
         let (Some(machine), Some(spec)) = (row.machine(), self.spec_of(row)) else { return };
         let limits = spec.limits_of(row.index);
         let full = self.alloc_loads.get(&alloc).is_some_and(|load| load.exceeds(limits));
-        self.note_full(machine, alloc, full);
+        self.set_full_alloc(machine, alloc, full);
     }
 
-    fn note_full(&mut self, machine: MachineId, alloc: TaskId, full: bool) {
+    fn set_full_alloc(&mut self, machine: MachineId, alloc: TaskId, full: bool) {
         if let Some(load) = self.machine_loads.get_mut(machine) {
             match full {
-                true => sorted_insert(&mut load.full_allocs, alloc),
-                false => sorted_remove(&mut load.full_allocs, &alloc),
+                true => sorted_insert(&mut load.overfull_allocs, alloc),
+                false => sorted_remove(&mut load.overfull_allocs, &alloc),
             }
         }
     }
 
-    fn weigh_holder(
+    fn account_hold_resources(
         &mut self,
         id: TaskId,
         task: &Task,
@@ -224,17 +224,17 @@ impl State {
                 }
             }
             if hold.alloc.is_none() {
-                weigh_top_level(load, task.reservation, hold, footprint, add);
+                account_top_level(load, task.reservation, hold, footprint, add);
             }
         }
         if hold.alloc.is_none() && !hold.devices().is_empty() {
-            self.note_devices(id, hold, spec, add);
+            self.update_wrong_devices(id, hold, spec, add);
         }
         if let Some(alloc) = hold.alloc {
             self.edit_alloc_load(alloc, |load| {
-                shift(&mut load.reserved, task.reservation, add);
+                add_or_subtract(&mut load.reserved, task.reservation, add);
                 if prod {
-                    shift(&mut load.prod_limits, limits, add);
+                    add_or_subtract(&mut load.prod_limits, limits, add);
                 }
             });
         }
@@ -247,9 +247,10 @@ impl State {
     }
 
     /// Notes a holder of devices other than it asked for; see [`MachineLoad::wrong_devices`].
-    fn note_devices(&mut self, id: TaskId, hold: &Hold, spec: &JobSpec, add: bool) {
+    fn update_wrong_devices(&mut self, id: TaskId, hold: &Hold, spec: &JobSpec, add: bool) {
         let Some(row) = self.machines.get(hold.machine) else { return };
-        let right = device::as_asked(&row.spec.devices, &spec.task.devices, hold.devices());
+        let right =
+            device::grants_match_requests(&row.spec.devices, &spec.task.devices, hold.devices());
         if let Some(load) = self.machine_loads.get_mut(hold.machine) {
             match add && !right {
                 true => sorted_insert(&mut load.wrong_devices, id),
@@ -275,7 +276,7 @@ impl State {
         let Some(before) = self.jobs.get(id).cloned() else { return false };
         let mut after = before.clone();
         change(&mut after);
-        if !counts_the_same(&before, &after) {
+        if !same_job_accounting(&before, &after) {
             self.count_job(id, &before, false);
             self.count_job(id, &after, true);
         }
@@ -308,12 +309,12 @@ impl State {
     pub(crate) fn count_job(&mut self, id: JobId, job: &Job, add: bool) {
         let charges = job.charges(&self.tasks, self.bounds.least_charge);
         if let Some(load) = self.user_loads.get_mut(job.user) {
-            count(&mut load.jobs, 1, add);
-            count(&mut load.tasks, job.tasks.len() as u64, add);
+            add_or_subtract_count(&mut load.jobs, 1, add);
+            add_or_subtract_count(&mut load.tasks, job.tasks.len() as u64, add);
             let bytes = job.specs.values().map(encoded_bytes).fold(0, u64::saturating_add);
-            count(&mut load.spec_bytes, bytes, add);
+            add_or_subtract_count(&mut load.spec_bytes, bytes, add);
             for (band, charge) in charges {
-                count_charge(load, band, charge, add);
+                account_charge(load, band, charge, add);
             }
             if !job.is_dead() {
                 let jobs = load.live_jobs;
@@ -350,8 +351,8 @@ impl State {
         }
         self.capacity = self.capacity.minus(before.spec.capacity).plus(after.spec.capacity);
         if let Some(load) = self.machine_loads.get_mut(id) {
-            shift(&mut load.reserved, retained(&before), false);
-            shift(&mut load.reserved, retained(&after), true);
+            add_or_subtract(&mut load.reserved, retained_disk(&before), false);
+            add_or_subtract(&mut load.reserved, retained_disk(&after), true);
         }
         if let Some(row) = self.machines.get_mut(id) {
             *row = after;
@@ -371,7 +372,7 @@ impl State {
             let Some((_, hold)) = task.holds.on(machine) else { continue };
             let holds = task.state.holds_resources() && !hold.devices().is_empty();
             if let Some(spec) = self.spec_of(&task).cloned().filter(|_| holds) {
-                self.note_devices(id, hold, &spec, true);
+                self.update_wrong_devices(id, hold, &spec, true);
             }
         }
     }
@@ -398,7 +399,7 @@ impl State {
     }
 
     pub(crate) fn insert_machine(&mut self, machine: Machine) -> MachineId {
-        let reserved = retained(&machine);
+        let reserved = retained_disk(&machine);
         self.machine_loads.push(MachineLoad { reserved, ..MachineLoad::default() });
         self.capacity = self.capacity.plus(machine.spec.capacity);
         let id = self.machines.next_key();
@@ -473,7 +474,7 @@ impl State {
 }
 
 /// Whether a change of a job's row leaves what it is charged, and who waits for whom, as it was.
-fn counts_the_same(a: &Job, b: &Job) -> bool {
+fn same_job_accounting(a: &Job, b: &Job) -> bool {
     let ends = |job: &Job| job.update.as_ref().map(|update| (update.from, update.to));
     a.state == b.state
         && a.waits_for == b.waits_for
@@ -483,28 +484,28 @@ fn counts_the_same(a: &Job, b: &Job) -> bool {
         && a.specs == b.specs
 }
 
-fn count(sum: &mut u64, by: u64, add: bool) {
+fn add_or_subtract_count(sum: &mut u64, by: u64, add: bool) {
     *sum = if add { sum.saturating_add(by) } else { sum.saturating_sub(by) };
 }
 
-fn count_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Resources, add: bool) {
+fn account_charge(load: &mut UserLoad, band: crate::priority::Band, charge: Resources, add: bool) {
     if charge.is_zero() {
         return;
     }
     let sum = load.charged.entry(band).or_default();
-    shift(sum, charge, add);
+    add_or_subtract(sum, charge, add);
     if sum.is_zero() {
         load.charged.remove(&band);
     }
 }
 
 /// Disk kept for log savers stays charged to the machine.
-pub(crate) fn retained(machine: &Machine) -> Resources {
+pub(crate) fn retained_disk(machine: &Machine) -> Resources {
     let disk = machine.retained.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
     Resources { disk, ..Resources::ZERO }
 }
 
-fn weigh_top_level(
+fn account_top_level(
     load: &mut MachineLoad,
     reservation: Resources,
     hold: &Hold,
@@ -512,10 +513,10 @@ fn weigh_top_level(
     add: bool,
 ) {
     let Footprint { limits, priority, spec } = *footprint;
-    shift(&mut load.reserved, reservation, add);
-    shift(&mut load.limits, limits, add);
+    add_or_subtract(&mut load.reserved, reservation, add);
+    add_or_subtract(&mut load.limits, limits, add);
     if priority.is_prod() {
-        shift(&mut load.prod_limits, limits, add);
+        add_or_subtract(&mut load.prod_limits, limits, add);
     }
     for grant in hold.devices() {
         let at = usize::from(grant.device);
@@ -530,11 +531,11 @@ fn weigh_top_level(
         }
     }
     for named in &spec.task.named {
-        weigh_named(&mut load.named, &named.name, named.amount, add);
+        account_named(&mut load.named, &named.name, named.amount, add);
     }
 }
 
-fn weigh_named(list: &mut Vec<(ResourceName, u64)>, name: &ResourceName, by: u64, add: bool) {
+fn account_named(list: &mut Vec<(ResourceName, u64)>, name: &ResourceName, by: u64, add: bool) {
     match list.binary_search_by(|(n, _)| n.cmp(name)) {
         Ok(at) if add => list[at].1 = list[at].1.saturating_add(by),
         Ok(at) => {

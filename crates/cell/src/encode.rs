@@ -6,19 +6,19 @@
 //! specs, and at last every invariant of [`crate::invariant`]. No length in the input sizes an
 //! allocation.
 //!
-//! Rejected: one `derive`d struct of everything. It is shorter, but its errors say only "somewhere
+//! Rejected: one `rebuild_sums`d struct of everything. It is shorter, but its errors say only "somewhere
 //! in these two gigabytes", and repair by hand in extremis needs to know which row. For that
 //! repair the same rows can be written and read as [`text`].
 
-mod derive;
-mod plain;
-mod rows;
+mod binary;
+mod raw_rows;
+mod rebuild_sums;
 pub mod text;
 pub(crate) mod validate;
 
 pub use cellwright_rows::LoadError;
 pub use cellwright_rows::envelope::HEADER;
-pub use plain::Rows;
+pub use raw_rows::Rows;
 
 use crate::command::Entry;
 use crate::invariant;
@@ -43,7 +43,7 @@ const UPGRADES: &[Upgrade] = &[];
 /// The whole state as bytes. The same rows give the same bytes, whatever led to them.
 #[must_use]
 pub fn save(state: &State) -> Vec<u8> {
-    envelope::seal(Kind::State, FORMAT, |out| rows::write_state(state, out))
+    envelope::seal(Kind::State, FORMAT, |out| binary::write_state(state, out))
 }
 
 /// The state that [`save`] wrote.
@@ -66,17 +66,17 @@ pub fn load_rows(bytes: &[u8]) -> Result<Rows, LoadError> {
 fn read(bytes: &[u8]) -> Result<State, LoadError> {
     let (format, payload) = envelope::open(Kind::State, bytes)?;
     match upgraded(UPGRADES, format, payload, |step| step.state)? {
-        None => rows::read_state(payload),
-        Some(payload) => rows::read_state(&payload),
+        None => binary::read_state(payload),
+        Some(payload) => binary::read_state(&payload),
     }
 }
 
 /// Trusts no row: references, then each row by itself, then sums, then every invariant.
 fn checked(mut state: State) -> Result<State, LoadError> {
-    invariant::references(&state).map_err(LoadError::Broken)?;
+    invariant::references(&state).map_err(LoadError::InvariantViolated)?;
     validate::rows(&state)?;
-    derive::derive(&mut state);
-    invariant::check_state(&state).map_err(LoadError::Broken)?;
+    rebuild_sums::rebuild_sums(&mut state);
+    invariant::check_state(&state).map_err(LoadError::InvariantViolated)?;
     Ok(state)
 }
 

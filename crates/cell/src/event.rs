@@ -6,9 +6,9 @@ use crate::components;
 use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::Dimension;
-use crate::task::{ExitClass, Notice};
+use crate::task::{ExitClass, NoticeOutcome};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct Event {
     pub at: Time,
     /// Who sent the command that it comes of.
     pub by: Actor,
-    pub what: What,
+    pub what: EventKind,
     pub reason: Reason,
 }
 
@@ -31,12 +31,12 @@ impl Event {
     }
 }
 
-impl What {
+impl EventKind {
     /// The same, where the two have been taken apart.
     #[must_use]
     pub fn reason_code(&self, reason: &Reason) -> &'static str {
         match self {
-            What::JobRejected { refusal: Refusal::QuotaExceeded { .. }, .. } => "quota",
+            EventKind::JobRejected { refusal: Rejection::QuotaExceeded { .. }, .. } => "quota",
             _ => reason.code(),
         }
     }
@@ -45,7 +45,7 @@ impl What {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum EventKind {
     /// Of a part of the state that stands by itself.
     Component(components::Event),
     Task {
@@ -63,7 +63,7 @@ pub enum What {
     JobRejected {
         user: Name,
         job: Name,
-        refusal: Refusal,
+        refusal: Rejection,
     },
     Machine {
         machine: MachineId,
@@ -175,7 +175,7 @@ pub enum TaskChange {
     /// One that was told to stop is gone; what became of the warning.
     Left {
         machine: MachineId,
-        notice: Notice,
+        notice: NoticeOutcome,
     },
     /// Dead: its attempt ended like this on the machine, and is not tried again.
     GaveUp {

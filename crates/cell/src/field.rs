@@ -6,35 +6,35 @@ use std::fmt;
 use std::ops::Bound;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum PathSegment {
     Field(String),
     Index(usize),
 }
 
 /// From the top down.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FieldPath(pub Vec<Step>);
+pub struct FieldPath(pub Vec<PathSegment>);
 
 impl From<&str> for FieldPath {
     /// Fields with dots between them, as `task.limits.ram`.
     fn from(dotted: &str) -> FieldPath {
         let fields = dotted.split('.').filter(|field| !field.is_empty());
-        FieldPath(fields.map(|field| Step::Field(field.to_owned())).collect())
+        FieldPath(fields.map(|field| PathSegment::Field(field.to_owned())).collect())
     }
 }
 
 impl FieldPath {
     #[must_use]
     pub fn field(&self, name: &str) -> FieldPath {
-        self.then(Step::Field(name.to_owned()))
+        self.push_segment(PathSegment::Field(name.to_owned()))
     }
 
     #[must_use]
     pub fn index(&self, position: usize) -> FieldPath {
-        self.then(Step::Index(position))
+        self.push_segment(PathSegment::Index(position))
     }
 
-    fn then(&self, step: Step) -> FieldPath {
+    fn push_segment(&self, step: PathSegment) -> FieldPath {
         FieldPath(self.0.iter().cloned().chain([step]).collect())
     }
 
@@ -47,11 +47,11 @@ impl FieldPath {
     /// With dots before positions as before names, as verdicts have it.
     #[must_use]
     pub fn dotted(&self) -> String {
-        let word = |step: &Step| match step {
-            Step::Field(name) => name.clone(),
-            Step::Index(index) => index.to_string(),
+        let segment_text = |step: &PathSegment| match step {
+            PathSegment::Field(name) => name.clone(),
+            PathSegment::Index(index) => index.to_string(),
         };
-        self.0.iter().map(word).collect::<Vec<_>>().join(".")
+        self.0.iter().map(segment_text).collect::<Vec<_>>().join(".")
     }
 }
 
@@ -59,9 +59,9 @@ impl fmt::Display for FieldPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (position, step) in self.0.iter().enumerate() {
             match step {
-                Step::Field(name) if position == 0 => write!(f, "{name}")?,
-                Step::Field(name) => write!(f, ".{name}")?,
-                Step::Index(index) => write!(f, "[{index}]")?,
+                PathSegment::Field(name) if position == 0 => write!(f, "{name}")?,
+                PathSegment::Field(name) => write!(f, ".{name}")?,
+                PathSegment::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -71,7 +71,7 @@ impl fmt::Display for FieldPath {
 /// Fields, in order: what is related to one is found without a look at the others, of which there
 /// may be thousands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FieldSet(BTreeSet<Vec<Step>>);
+pub struct FieldSet(BTreeSet<Vec<PathSegment>>);
 
 impl FieldSet {
     pub fn insert(&mut self, path: FieldPath) {
@@ -80,12 +80,12 @@ impl FieldSet {
 
     /// Whether the field, or what it is part of, or any part of it is among them.
     #[must_use]
-    pub fn touches(&self, path: &FieldPath) -> bool {
+    pub fn overlaps(&self, path: &FieldPath) -> bool {
         let steps = &path.0[..];
         let around = (0..=steps.len()).any(|length| self.0.contains(&steps[..length]));
         // What begins with the steps comes right after them.
         let from = (Bound::Included(steps), Bound::Unbounded);
-        let next = || self.0.range::<[Step], _>(from).next();
+        let next = || self.0.range::<[PathSegment], _>(from).next();
         around || next().is_some_and(|inner| inner.starts_with(steps))
     }
 }
@@ -99,7 +99,7 @@ mod tests {
         let mut set = FieldSet::default();
         set.insert("task.limits.cpu".into());
         set.insert(FieldPath::from("task.volumes").index(1));
-        let check = |path: FieldPath, want: bool| assert_eq!(set.touches(&path), want, "{path}");
+        let check = |path: FieldPath, want: bool| assert_eq!(set.overlaps(&path), want, "{path}");
         check("task.limits.cpu".into(), true);
         check("task.limits".into(), true);
         check("task.limits.cpu.x".into(), true);

@@ -8,11 +8,11 @@
 
 use crate::device::{Device, DeviceGrant, DeviceRequest};
 use crate::id::{MachineId, TaskId};
-use crate::isolation::{Loan, Volume};
+use crate::isolation::{HostVolume, Volume};
 use crate::load::MachineLoad;
 use crate::machine::{Machine, MachineStatus};
 use crate::named::UNBOUNDED;
-use crate::reason::Misfit;
+use crate::reason::InfeasibleReason;
 use crate::resource::Resources;
 use crate::spec::{Domain, JobKind, JobSpec};
 use crate::state::State;
@@ -43,57 +43,61 @@ impl<'a> Candidate<'a> {
 /// First reason, in precedence order, why the candidate does not fit on `machine` (in `alloc`, for
 /// jobs inside an alloc set). `None`: it fits.
 #[must_use]
-pub fn misfit(
+pub fn infeasible_reason(
     state: &State,
     candidate: &Candidate<'_>,
     machine: MachineId,
     alloc: Option<TaskId>,
-) -> Option<Misfit> {
-    let Some(row) = state.machines().get(machine) else { return Some(Misfit::MachineDown) };
-    let Some(load) = state.machine_load(machine) else { return Some(Misfit::MachineDown) };
+) -> Option<InfeasibleReason> {
+    let Some(row) = state.machines().get(machine) else {
+        return Some(InfeasibleReason::MachineDown);
+    };
+    let Some(load) = state.machine_load(machine) else {
+        return Some(InfeasibleReason::MachineDown);
+    };
     None.or_else(|| status(row))
         .or_else(|| constraints(candidate.spec, row))
-        .or_else(|| not_lent(candidate.spec, row).map(Misfit::Volume))
-        .or_else(|| crashed(state, candidate.task, machine))
+        .or_else(|| missing_host_volume(candidate.spec, row).map(InfeasibleReason::Volume))
+        .or_else(|| crashed_here(state, candidate.task, machine))
         .or_else(|| alloc_member(state, candidate.spec, machine, alloc))
         .or_else(|| spread(state, candidate, machine, row))
         .or_else(|| static_ports(candidate.spec, load))
         .or_else(|| dynamic_ports(candidate.spec, row, load))
         .or_else(|| choose_devices(&row.spec.devices, load, &candidate.spec.task.devices).err())
         .or_else(|| named(state, candidate.spec, machine, load))
-        .or_else(|| full(state, load))
-        .or_else(|| room(state, candidate, row, load, alloc))
-        .or_else(|| short(candidate.spec, row))
+        .or_else(|| at_task_limit(state, load))
+        .or_else(|| resource_reason(state, candidate, row, load, alloc))
+        .or_else(|| under_pressure(candidate.spec, row))
 }
 
 /// A draining machine takes nothing new, not into its allocs either: a task that went back into
 /// one could hold up the drain for ever.
-fn status(row: &Machine) -> Option<Misfit> {
+fn status(row: &Machine) -> Option<InfeasibleReason> {
     if row.status != MachineStatus::Up {
-        return Some(Misfit::MachineDown);
+        return Some(InfeasibleReason::MachineDown);
     }
-    row.draining.then_some(Misfit::MachineDraining)
+    row.draining.then_some(InfeasibleReason::MachineDraining)
 }
 
 /// Room that production does not reserve is not there while the machine cannot serve production.
-fn short(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
-    (row.takes_only_prod() && !spec.priority.is_prod()).then_some(Misfit::MachineShort)
+fn under_pressure(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
+    (row.accepts_only_prod() && !spec.priority.is_prod()).then_some(InfeasibleReason::MachineShort)
 }
 
-fn constraints(spec: &JobSpec, row: &Machine) -> Option<Misfit> {
+fn constraints(spec: &JobSpec, row: &Machine) -> Option<InfeasibleReason> {
     let failing = |c: &crate::constraint::Constraint| c.is_hard() && !c.holds(&row.spec.attributes);
     let position = spec.constraints.iter().position(failing)? as u32;
-    Some(Misfit::Constraint { position })
+    Some(InfeasibleReason::Constraint { position })
 }
 
 /// The first volume of the job that the machine does not lend.
-pub(crate) fn not_lent(spec: &JobSpec, row: &Machine) -> Option<Loan> {
-    let mut loans = spec.task.isolation.volumes.iter().map(Volume::loan);
-    loans.find(|loan| !loan.is_granted(&row.spec.attributes))
+pub(crate) fn missing_host_volume(spec: &JobSpec, row: &Machine) -> Option<HostVolume> {
+    let mut host_volumes = spec.task.isolation.volumes.iter().map(Volume::host_volume);
+    host_volumes.find(|loan| !loan.is_granted(&row.spec.attributes))
 }
 
-fn crashed(state: &State, task: &Task, machine: MachineId) -> Option<Misfit> {
-    task.avoids(machine, state.now()).then_some(Misfit::CrashedHere)
+fn crashed_here(state: &State, task: &Task, machine: MachineId) -> Option<InfeasibleReason> {
+    task.avoids(machine, state.now()).then_some(InfeasibleReason::CrashedHere)
 }
 
 fn alloc_member(
@@ -101,20 +105,22 @@ fn alloc_member(
     spec: &JobSpec,
     machine: MachineId,
     alloc: Option<TaskId>,
-) -> Option<Misfit> {
+) -> Option<InfeasibleReason> {
     match (&spec.alloc_set, alloc) {
         (None, None) => None,
         (Some(set), Some(alloc)) => {
-            let Some(row) = state.tasks().get(alloc) else { return Some(Misfit::NoAllocHere) };
+            let Some(row) = state.tasks().get(alloc) else {
+                return Some(InfeasibleReason::NoAllocHere);
+            };
             // The set's name may have passed to a job of tasks.
             let is_alloc = state.spec_of(row).is_some_and(|spec| spec.kind == JobKind::AllocSet);
             let member = is_alloc
                 && state.job_named(set) == Some(row.job)
                 && row.machine() == Some(machine)
                 && row.state.holds_resources();
-            (!member).then_some(Misfit::NoAllocHere)
+            (!member).then_some(InfeasibleReason::NoAllocHere)
         }
-        _ => Some(Misfit::NoAllocHere),
+        _ => Some(InfeasibleReason::NoAllocHere),
     }
 }
 
@@ -123,7 +129,7 @@ fn spread(
     candidate: &Candidate<'_>,
     machine: MachineId,
     row: &Machine,
-) -> Option<Misfit> {
+) -> Option<InfeasibleReason> {
     let load = state.job_load(candidate.task.job)?;
     candidate.spec.spread.iter().find_map(|s| {
         let domain_known = match s.domain {
@@ -132,18 +138,18 @@ fn spread(
             Domain::Power => row.spec.power.is_some(),
         };
         let full = domain_known && load.in_domain(s.domain, machine, row) >= s.limit;
-        full.then_some(Misfit::Spread { domain: s.domain, limit: s.limit })
+        full.then_some(InfeasibleReason::Spread { domain: s.domain, limit: s.limit })
     })
 }
 
-fn static_ports(spec: &JobSpec, load: &MachineLoad) -> Option<Misfit> {
+fn static_ports(spec: &JobSpec, load: &MachineLoad) -> Option<InfeasibleReason> {
     spec.task.static_ports.iter().find_map(|port| {
         let holder = load.port_holder(*port)?;
-        Some(Misfit::StaticPort { port: *port, holder: Some(holder) })
+        Some(InfeasibleReason::StaticPort { port: *port, holder: Some(holder) })
     })
 }
 
-fn dynamic_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Misfit> {
+fn dynamic_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<InfeasibleReason> {
     let asked = u32::from(spec.task.ports);
     if asked == 0 {
         return None;
@@ -152,7 +158,7 @@ fn dynamic_ports(spec: &JobSpec, row: &Machine, load: &MachineLoad) -> Option<Mi
     let own = spec.task.static_ports.iter().filter(|p| range.contains(**p)).count();
     let used = load.ports.iter().filter(|(p, _)| range.contains(*p)).count();
     let available = range.count().saturating_sub((own + used) as u32);
-    (asked > available).then_some(Misfit::DynamicPorts { asked, available })
+    (asked > available).then_some(InfeasibleReason::DynamicPorts { asked, available })
 }
 
 /// Static ports, then the lowest free ones of the machine's range.
@@ -194,13 +200,13 @@ pub fn choose_devices(
     devices: &[Device],
     load: &MachineLoad,
     requests: &[DeviceRequest],
-) -> Result<Vec<DeviceGrant>, Misfit> {
+) -> Result<Vec<DeviceGrant>, InfeasibleReason> {
     if requests.is_empty() {
         return Ok(Vec::new());
     }
     let free: Vec<u16> = (0..devices.len()).map(|i| load.device_free(i)).collect();
-    let in_turn = choose_in_turn(devices, free.clone(), requests);
-    match in_turn {
+    let greedy = choose_greedily(devices, free.clone(), requests);
+    match greedy {
         Err(misfit) if requests.len() > 1 => {
             DeviceSearch::run(devices, free, requests).ok_or(misfit)
         }
@@ -208,11 +214,11 @@ pub fn choose_devices(
     }
 }
 
-fn choose_in_turn(
+fn choose_greedily(
     devices: &[Device],
     mut free: Vec<u16>,
     requests: &[DeviceRequest],
-) -> Result<Vec<DeviceGrant>, Misfit> {
+) -> Result<Vec<DeviceGrant>, InfeasibleReason> {
     let mut grants = Vec::new();
     for request in requests {
         let mut fitting: Vec<usize> = (0..devices.len())
@@ -221,7 +227,7 @@ fn choose_in_turn(
         let (asked, available) = (u32::from(request.count), fitting.len() as u32);
         if asked > available {
             let kind = request.kind.clone();
-            return Err(Misfit::Device { kind, asked, milli: request.milli, available });
+            return Err(InfeasibleReason::Device { kind, asked, milli: request.milli, available });
         }
         fitting.sort_by_key(|i| (free[*i], *i));
         for i in fitting.into_iter().take(asked as usize) {
@@ -267,11 +273,11 @@ impl<'a> DeviceSearch<'a> {
         let chosen = vec![Vec::new(); requests.len()];
         let steps = DEVICE_SEARCH_STEPS;
         let mut search = DeviceSearch { devices, requests, units, free, chosen, steps };
-        search.extend(0).then(|| search.grants())
+        search.search_from(0).then(|| search.grants())
     }
 
     /// Serves the units from `unit` on; false, and nothing taken, when that cannot be done.
-    fn extend(&mut self, unit: usize) -> bool {
+    fn search_from(&mut self, unit: usize) -> bool {
         let Some(asks) = self.units.get(unit).copied() else { return true };
         let request = &self.requests[asks];
         let first = self.chosen[asks].last().map_or(0, |last| last + 1);
@@ -290,7 +296,7 @@ impl<'a> DeviceSearch<'a> {
             }
             self.free[at] -= request.milli;
             self.chosen[asks].push(at);
-            if self.extend(unit + 1) {
+            if self.search_from(unit + 1) {
                 return true;
             }
             self.chosen[asks].pop();
@@ -342,7 +348,12 @@ pub fn devices_granted(
     true
 }
 
-fn named(state: &State, spec: &JobSpec, machine: MachineId, load: &MachineLoad) -> Option<Misfit> {
+fn named(
+    state: &State,
+    spec: &JobSpec,
+    machine: MachineId,
+    load: &MachineLoad,
+) -> Option<InfeasibleReason> {
     spec.task.named.iter().find_map(|ask| {
         let capacity = state.named_capacity(machine, &ask.name);
         if capacity == UNBOUNDED {
@@ -351,29 +362,29 @@ fn named(state: &State, spec: &JobSpec, machine: MachineId, load: &MachineLoad) 
         let available = capacity.saturating_sub(load.named_used(&ask.name));
         let short = ask.amount > available || capacity == 0;
         let (name, asked) = (ask.name.clone(), ask.amount);
-        short.then_some(Misfit::Named { name, asked, available })
+        short.then_some(InfeasibleReason::Named { name, asked, available })
     })
 }
 
 /// Counts tasks, not what they ask for: one that asks for nothing costs the agent as much.
-fn full(state: &State, load: &MachineLoad) -> Option<Misfit> {
+fn at_task_limit(state: &State, load: &MachineLoad) -> Option<InfeasibleReason> {
     let most = state.bounds().machine_tasks;
-    (load.holders() >= most).then_some(Misfit::MachineFull { most })
+    (load.holder_count() >= most).then_some(InfeasibleReason::MachineFull { most })
 }
 
-fn room(
+fn resource_reason(
     state: &State,
     candidate: &Candidate<'_>,
     row: &Machine,
     load: &MachineLoad,
     alloc: Option<TaskId>,
-) -> Option<Misfit> {
-    let (capacity, prod_limits, reserved) = sums(state, row, load, alloc);
-    room_misfit(candidate, capacity, prod_limits, reserved)
+) -> Option<InfeasibleReason> {
+    let (capacity, prod_limits, reserved) = held_sums(state, row, load, alloc);
+    resource_reason_from_sums(candidate, capacity, prod_limits, reserved)
 }
 
 /// Capacity, prod limits held and reservations held of the machine, or of an alloc on it.
-pub(crate) fn sums(
+pub(crate) fn held_sums(
     state: &State,
     row: &Machine,
     load: &MachineLoad,
@@ -390,12 +401,12 @@ pub(crate) fn sums(
 }
 
 /// The two sums of the module's rule, dimension by dimension.
-fn room_misfit(
+fn resource_reason_from_sums(
     candidate: &Candidate<'_>,
     capacity: Resources,
     prod_limits: Resources,
     reserved: Resources,
-) -> Option<Misfit> {
+) -> Option<InfeasibleReason> {
     let by_reservation = candidate.task.reservation.first_excess(capacity.minus(reserved));
     let by_limits = match candidate.spec.priority.is_prod() {
         true => candidate.limits().first_excess(capacity.minus(prod_limits)),
@@ -406,7 +417,7 @@ fn room_misfit(
         (Some(a), _) => Some(a),
         (None, b) => b,
     };
-    first.map(Misfit::Resource)
+    first.map(InfeasibleReason::Resource)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub struct Holds {
 impl Holds {
     /// Room in one place, where the task runs.
     #[must_use]
-    pub fn one(primary: Hold) -> Holds {
+    pub fn primary_only(primary: Hold) -> Holds {
         Holds { primary: Some(primary), reserved: None }
     }
 
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&holds).unwrap(), "[]");
         holds.reserve(hold(7));
         assert!(holds.is_empty(), "a reservation is beside a primary hold");
-        holds = Holds::one(hold(1));
+        holds = Holds::primary_only(hold(1));
         holds.reserve(hold(2));
         let text = serde_json::to_string(&holds).unwrap();
         assert_eq!(serde_json::from_str::<Holds>(&text).unwrap(), holds);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_first_is_the_primary_one() {
-        let mut holds = Holds::one(hold(1));
+        let mut holds = Holds::primary_only(hold(1));
         holds.reserve(hold(2));
         let roles: Vec<(HoldRole, u32)> = holds.iter().map(|(r, h)| (r, h.machine.0)).collect();
         assert_eq!(roles, [(HoldRole::Primary, 1), (HoldRole::Reserved, 2)]);

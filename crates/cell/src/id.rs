@@ -34,7 +34,7 @@ impl Attempt {
 
     /// Whose leavings a saver fetches; itself for all others.
     #[must_use]
-    pub const fn itself(self) -> Attempt {
+    pub const fn without_saver(self) -> Attempt {
         Attempt { saver: 0, ..self }
     }
 }

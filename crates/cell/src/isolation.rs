@@ -12,30 +12,30 @@
 #[cfg(feature = "schema")]
 use crate::admit::MAX_PROCESSES;
 use crate::constraint::{AttributeValue, Attributes};
-use crate::name::{BadName, Token};
+use crate::name::{InvalidName, Token};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
 /// Most processes and threads of a task that does not say.
-pub const PROCESSES: u32 = 1024;
+pub const DEFAULT_PROCESSES: u32 = 1024;
 
 /// What a value of a secret reads as wherever a spec is shown.
-pub const HIDDEN: &str = "(hidden)";
+pub const REDACTED: &str = "(hidden)";
 
 /// Comes before the path in the name of the attribute of a folder that is lent.
-pub const LENT: &str = "volume.";
+pub const HOST_VOLUME_PREFIX: &str = "volume.";
 /// What that attribute says of a folder that tasks may write to.
-pub const LENT_WRITABLE: &str = "writable";
+pub const HOST_VOLUME_WRITABLE: &str = "writable";
 /// And of one that they may only read.
-pub const LENT_READ_ONLY: &str = "read-only";
+pub const HOST_VOLUME_READ_ONLY: &str = "read-only";
 
 /// The attribute by which a machine says that it lends a folder, of an absolute path.
 ///
 /// # Errors
 /// When the path has spaces or other characters that no attribute has, or is too long.
-pub fn lent_attribute(path: &str) -> Result<Token, BadName> {
-    Token::new(&format!("{LENT}{path}"))
+pub fn host_volume_attribute(path: &str) -> Result<Token, InvalidName> {
+    Token::new(&format!("{HOST_VOLUME_PREFIX}{path}"))
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl Default for Isolation {
             slack_cpu: true,
             slack_ram: false,
             whole_cores: 0,
-            processes: PROCESSES,
+            processes: DEFAULT_PROCESSES,
             volumes: Vec::new(),
         }
     }
@@ -103,18 +103,19 @@ pub struct Volume {
 impl Volume {
     /// What it takes of the machine: where a task sees it is the task's own affair.
     #[must_use]
-    pub fn loan(&self) -> Loan {
-        Loan { source: self.source.clone(), writable: self.writable }
+    pub fn host_volume(&self) -> HostVolume {
+        HostVolume { source: self.source.clone(), writable: self.writable }
     }
 }
 
 /// Places in a container that are the kernel's: nothing is put there or below.
-pub const KERNEL_PLACES: [&str; 3] = ["/proc", "/sys", "/dev"];
+pub const KERNEL_PATHS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Folders of the machine's programs, for reading alone: the root of a task that names no package.
-pub const PROGRAMS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+pub const SYSTEM_PROGRAM_DIRS: [&str; 7] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 /// What programs look up in `/etc`, and nothing secret: the machine's own, for reading alone,
 /// for a task that names no package as its root.
-pub const LOOKED_UP: [&str; 16] = [
+pub const ETC_LOOKUP_PATHS: [&str; 16] = [
     "/etc/alternatives",
     "/etc/ca-certificates",
     "/etc/group",
@@ -133,11 +134,11 @@ pub const LOOKED_UP: [&str; 16] = [
     "/etc/ssl",
 ];
 /// How names are found on the machine's network, whatever the root of those who use it.
-pub const NAMES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
+pub const NAME_RESOLUTION_FILES: [&str; 2] = ["/etc/hosts", "/etc/resolv.conf"];
 /// What a task is given at these places cannot be written to, so nothing can be put below either.
-const GIVEN: [&str; 5] = ["/packages", "/secrets", "/identity", "/ports", "/devices"];
+const READ_ONLY_MOUNTS: [&str; 5] = ["/packages", "/secrets", "/identity", "/ports", "/devices"];
 /// These are filled for every task, and whatever covered them would take that away.
-const FILLED: [&str; 3] = ["/work", "/alloc", "/etc"];
+const TASK_MOUNTS: [&str; 3] = ["/work", "/alloc", "/etc"];
 
 impl Isolation {
     /// Volumes that no task could see where they are asked for: their positions, and what is
@@ -145,39 +146,39 @@ impl Isolation {
     ///
     /// One volume inside another is fine where the outer has a folder to put it on, which nobody
     /// knows before the machine is chosen.
-    pub fn misplaced(&self) -> impl Iterator<Item = (usize, &'static str)> {
+    pub fn invalid_volume_targets(&self) -> impl Iterator<Item = (usize, &'static str)> {
         let mut seen = BTreeSet::new();
         self.volumes.iter().enumerate().filter_map(move |(position, volume)| {
             let target = volume.target.as_str();
             let taken = if seen.insert(target) { None } else { Some("each target once") };
-            taken.or_else(|| self.reserved(target)).map(|allowed| (position, allowed))
+            taken.or_else(|| self.reserved_target(target)).map(|allowed| (position, allowed))
         })
     }
 
-    fn reserved(&self, target: &str) -> Option<&'static str> {
-        let is_in = |places: &[&str]| around(target).any(|folder| places.contains(&folder));
-        if is_in(&KERNEL_PLACES) {
+    fn reserved_target(&self, target: &str) -> Option<&'static str> {
+        let is_in = |places: &[&str]| ancestors(target).any(|folder| places.contains(&folder));
+        if is_in(&KERNEL_PATHS) {
             return Some("a path outside /proc, /sys and /dev");
         }
-        if is_in(&GIVEN) {
+        if is_in(&READ_ONLY_MOUNTS) {
             return Some("a path outside /packages, /secrets, /identity, /ports and /devices");
         }
-        if FILLED.contains(&target) {
+        if TASK_MOUNTS.contains(&target) {
             return Some(
                 "any path but /work, /alloc and /etc; one inside them is fine, save what programs \
                  look up in /etc",
             );
         }
-        if self.network == Network::Host && is_in(&NAMES) {
+        if self.network == Network::Host && is_in(&NAME_RESOLUTION_FILES) {
             return Some("any path but /etc/hosts and /etc/resolv.conf on the machine's network");
         }
-        if self.root.is_none() && is_in(&LOOKED_UP) {
+        if self.root.is_none() && is_in(&ETC_LOOKUP_PATHS) {
             return Some(
                 "a path outside what programs look up in /etc (/etc/passwd, /etc/ssl, /etc/pki…), \
                  unless a package is the task's root",
             );
         }
-        (self.root.is_none() && is_in(&PROGRAMS)).then_some(
+        (self.root.is_none() && is_in(&SYSTEM_PROGRAM_DIRS)).then_some(
             "a path outside the machine's programs (/usr, /bin, /sbin, /lib…), unless a package is \
              the task's root",
         )
@@ -187,26 +188,26 @@ impl Isolation {
 /// A folder that a task wants to borrow from its machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Loan {
+pub struct HostVolume {
     /// The path on the machine.
     pub source: String,
     pub writable: bool,
 }
 
-impl Loan {
+impl HostVolume {
     /// Whether a machine with these attributes lends the folder, or one that it is in. Of those the
     /// innermost decides: what is for reading inside what is for writing is for reading.
     #[must_use]
     pub fn is_granted(&self, attributes: &Attributes) -> bool {
-        let said = |folder| attributes.get(&lent_attribute(folder).ok()?);
-        let Some(AttributeValue::Text(how)) = around(&self.source).find_map(said) else {
+        let attribute_of = |folder| attributes.get(&host_volume_attribute(folder).ok()?);
+        let Some(AttributeValue::Text(how)) = ancestors(&self.source).find_map(attribute_of) else {
             return false;
         };
-        how == LENT_WRITABLE || !self.writable && how == LENT_READ_ONLY
+        how == HOST_VOLUME_WRITABLE || !self.writable && how == HOST_VOLUME_READ_ONLY
     }
 }
 
-impl fmt::Display for Loan {
+impl fmt::Display for HostVolume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.writable { " for writing" } else { "" };
         write!(f, "volume {}{how}", self.source)
@@ -214,7 +215,7 @@ impl fmt::Display for Loan {
 }
 
 /// The path itself, then every folder that it is in, up to the root.
-fn around(path: &str) -> impl Iterator<Item = &str> {
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |inner| match inner.rsplit_once('/')? {
         ("", "") => None,
         ("", _) => Some("/"),
@@ -231,15 +232,15 @@ pub struct Secret(pub String);
 impl Secret {
     /// What stands in its place where a spec is shown.
     #[must_use]
-    pub fn hidden() -> Secret {
-        Secret(HIDDEN.to_owned())
+    pub fn redacted() -> Secret {
+        Secret(REDACTED.to_owned())
     }
 }
 
 /// A value never gets into a log by accident.
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(HIDDEN)
+        f.write_str(REDACTED)
     }
 }
 
@@ -260,15 +261,16 @@ mod tests {
     fn a_folder_is_lent_with_all_that_is_in_it_as_its_machine_says() {
         let machine = |all: &[(&str, &str)]| -> Attributes {
             let one = |(path, how): &(&str, &str)| {
-                (lent_attribute(path).unwrap(), AttributeValue::Text((*how).to_owned()))
+                (host_volume_attribute(path).unwrap(), AttributeValue::Text((*how).to_owned()))
             };
             all.iter().map(one).collect()
         };
-        let lends = machine(&[("/srv/data", LENT_WRITABLE), ("/srv/models", LENT_READ_ONLY)]);
+        let attributes =
+            machine(&[("/srv/data", HOST_VOLUME_WRITABLE), ("/srv/models", HOST_VOLUME_READ_ONLY)]);
         let check = |source: &str, reads: bool, writes: bool| {
             for (writable, want) in [(false, reads), (true, writes)] {
-                let loan = Loan { source: source.into(), writable };
-                assert_eq!(loan.is_granted(&lends), want, "{loan}");
+                let loan = HostVolume { source: source.into(), writable };
+                assert_eq!(loan.is_granted(&attributes), want, "{loan}");
             }
         };
         check("/srv/data", true, true);
@@ -277,17 +279,18 @@ mod tests {
         check("/srv", false, false);
         check("/srv/database", false, false);
         check("/", false, false);
-        let all = machine(&[("/", LENT_READ_ONLY), ("/srv", LENT_WRITABLE)]);
-        let loan = |source: &str, writable| Loan { source: source.into(), writable };
+        let all = machine(&[("/", HOST_VOLUME_READ_ONLY), ("/srv", HOST_VOLUME_WRITABLE)]);
+        let loan = |source: &str, writable| HostVolume { source: source.into(), writable };
         assert!(loan("/etc", false).is_granted(&all) && !loan("/etc", true).is_granted(&all));
         assert!(loan("/srv/x", true).is_granted(&all), "the innermost decides");
-        let fixed = machine(&[("/srv", LENT_WRITABLE), ("/srv/models", LENT_READ_ONLY)]);
+        let fixed =
+            machine(&[("/srv", HOST_VOLUME_WRITABLE), ("/srv/models", HOST_VOLUME_READ_ONLY)]);
         for (source, writes) in [("/srv/x", true), ("/srv/models", false), ("/srv/models/a", false)]
         {
             assert!(loan(source, false).is_granted(&fixed), "{source}");
             assert_eq!(loan(source, true).is_granted(&fixed), writes, "{source}");
         }
-        assert!(lent_attribute("/a b").is_err());
+        assert!(host_volume_attribute("/a b").is_err());
         assert_eq!(loan("/x", true).to_string(), "volume /x for writing");
     }
 
@@ -300,8 +303,8 @@ mod tests {
             };
             let volumes = targets.iter().map(volume).collect();
             let root = root.map(|root| Token::new(root).unwrap());
-            let asked = Isolation { volumes, root, ..Isolation::default() };
-            let found = asked.misplaced().next();
+            let isolation = Isolation { volumes, root, ..Isolation::default() };
+            let found = isolation.invalid_volume_targets().next();
             assert_eq!(found.map(|found| found.0), want.map(|want| want.0), "{targets:?}");
             let says = want.is_none_or(|want| found.is_some_and(|(_, text)| text.contains(want.1)));
             assert!(says, "{targets:?}: {found:?}");
@@ -323,7 +326,7 @@ mod tests {
             check(&[looked_up], Some("alpine"), None);
         }
         check(&["/etc/ssl-app", "/etc/hosts.d"], None, None);
-        for names in NAMES {
+        for names in NAME_RESOLUTION_FILES {
             for root in [None, Some("alpine")] {
                 check(&[names], root, Some((0, "on the machine's network")));
             }
@@ -341,17 +344,21 @@ mod tests {
             target: (*target).into(),
             writable: false,
         };
-        let volumes: Vec<Volume> = NAMES.iter().map(volume).collect();
+        let volumes: Vec<Volume> = NAME_RESOLUTION_FILES.iter().map(volume).collect();
         let own = Isolation { network: Network::Own, volumes, ..Isolation::default() };
-        assert!(own.misplaced().next().is_some_and(|(_, allowed)| allowed.contains("a package")));
+        assert!(
+            own.invalid_volume_targets()
+                .next()
+                .is_some_and(|(_, allowed)| allowed.contains("a package"))
+        );
         let root = Some(Token::new("alpine").unwrap());
-        assert_eq!(Isolation { root, ..own }.misplaced().next(), None);
+        assert_eq!(Isolation { root, ..own }.invalid_volume_targets().next(), None);
     }
 
     #[test]
     fn a_secret_is_not_printed() {
         let secret = Secret("rosebud".into());
-        assert_eq!(format!("{secret:?}"), HIDDEN);
+        assert_eq!(format!("{secret:?}"), REDACTED);
         assert_eq!(serde_json::to_string(&secret).unwrap(), "\"rosebud\"");
     }
 }

@@ -108,8 +108,8 @@ impl Job {
     /// undone ends by itself.
     #[must_use]
     pub fn update_is_complete(&self, load: &JobLoad) -> bool {
-        let has_come = |update: &Update| !update.undoing && update.skipped.is_empty();
-        self.update.as_ref().is_some_and(has_come)
+        let is_settled = |update: &Update| !update.undoing && update.skipped.is_empty();
+        self.update.as_ref().is_some_and(is_settled)
             && load.at_version.keys().all(|version| *version == self.version)
             && (load.down(), load.failed) == (0, 0)
     }
@@ -131,17 +131,20 @@ impl Job {
             return BTreeMap::new();
         }
         let mut versions: BTreeMap<Band, Vec<&JobSpec>> = BTreeMap::new();
-        for (_, spec) in self.specs.iter().filter(|(v, spec)| self.leads_to(**v) && paid(spec)) {
+        for (_, spec) in
+            self.specs.iter().filter(|(v, spec)| self.is_reachable(**v) && is_charged(spec))
+        {
             versions.entry(spec.priority.band()).or_default().push(spec);
         }
-        let most = versions.into_iter().map(|(band, specs)| (band, most_of_each(&specs, least)));
+        let most =
+            versions.into_iter().map(|(band, specs)| (band, sum_of_task_maxima(&specs, least)));
         let mut charges: BTreeMap<Band, Resources> = most.collect();
-        if self.specs.keys().all(|version| self.leads_to(*version)) {
+        if self.specs.keys().all(|version| self.is_reachable(*version)) {
             return charges;
         }
         let rows = self.tasks.iter().filter_map(|task| tasks.get(*task));
         for (band, extra) in
-            rows.filter_map(|row| self.charge_behind(row.index, row.version, least))
+            rows.filter_map(|row| self.old_version_charge(row.index, row.version, least))
         {
             let sum = charges.entry(band).or_default();
             *sum = sum.plus(extra);
@@ -151,28 +154,31 @@ impl Job {
 
     /// What the task at `index` is charged, beyond what it is charged anyway, for running
     /// `version`, which nothing leads to any more.
-    pub(crate) fn charge_behind(
+    pub(crate) fn old_version_charge(
         &self,
         index: u32,
         version: u32,
         least: Resources,
     ) -> Option<(Band, Resources)> {
-        if self.is_dead() || self.leads_to(version) {
+        if self.is_dead() || self.is_reachable(version) {
             return None;
         }
-        let spec = self.specs.get(&version).filter(|spec| paid(spec) && index < spec.count)?;
+        let spec =
+            self.specs.get(&version).filter(|spec| is_charged(spec) && index < spec.count)?;
         let band = spec.priority.band();
-        let anyway = self
+        let charged_already = self
             .specs
             .iter()
-            .filter(|(version, _)| self.leads_to(**version))
-            .filter(|(_, spec)| paid(spec) && spec.priority.band() == band && index < spec.count)
+            .filter(|(version, _)| self.is_reachable(**version))
+            .filter(|(_, spec)| {
+                is_charged(spec) && spec.priority.band() == band && index < spec.count
+            })
             .fold(Resources::ZERO, |most, (_, spec)| most.max(spec.charge_of(index, least)));
-        Some((band, spec.charge_of(index, least).max(anyway).minus(anyway)))
+        Some((band, spec.charge_of(index, least).max(charged_already).minus(charged_already)))
     }
 
     /// Whether placements use `version`, or an open update can lead to it.
-    fn leads_to(&self, version: u32) -> bool {
+    fn is_reachable(&self, version: u32) -> bool {
         let end = |update: &Update| update.from == version || update.to == version;
         version == self.version || self.update.as_ref().is_some_and(end)
     }
@@ -183,12 +189,12 @@ impl Job {
     }
 }
 
-fn paid(spec: &JobSpec) -> bool {
+fn is_charged(spec: &JobSpec) -> bool {
     spec.alloc_set.is_none() && spec.priority != Priority(0)
 }
 
 /// Sum over the tasks of the most that any of `specs` charges for each.
-fn most_of_each(specs: &[&JobSpec], least: Resources) -> Resources {
+fn sum_of_task_maxima(specs: &[&JobSpec], least: Resources) -> Resources {
     if let [only] = specs {
         return only.total_charge(least);
     }

@@ -4,7 +4,7 @@
 //! cannot hold sums that disagree with their parts. Every decision that reads it is canonical:
 //! the same rows give the same sums, whatever happened on the way.
 
-use crate::device::WHOLE;
+use crate::device::WHOLE_DEVICE;
 use crate::id::{MachineId, TaskId};
 use crate::machine::Machine;
 use crate::name::Token;
@@ -12,7 +12,7 @@ use crate::named::ResourceName;
 use crate::priority::Band;
 use crate::resource::Resources;
 use crate::spec::Domain;
-use crate::task::{Fate, TaskState};
+use crate::task::{TaskOutcome, TaskState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub struct MachineLoad {
     /// Holders of a device that is not, or no longer, of the kind and model they asked for, sorted.
     pub wrong_devices: Vec<TaskId>,
     /// Allocs here inside which more is reserved than they have, sorted.
-    pub full_allocs: Vec<TaskId>,
+    pub overfull_allocs: Vec<TaskId>,
 }
 
 impl MachineLoad {
@@ -53,17 +53,18 @@ impl MachineLoad {
         let capacity = machine.spec.capacity;
         let known = machine.spec.devices.len();
         let mut devices = self.devices.iter().enumerate();
-        let device_excess = devices.any(|(i, used)| *used > WHOLE || (i >= known && *used > 0));
+        let device_excess =
+            devices.any(|(i, used)| *used > WHOLE_DEVICE || (i >= known && *used > 0));
         !self.prod_limits.within(capacity)
             || !self.reserved.within(capacity)
             || device_excess
             || !self.wrong_devices.is_empty()
-            || !self.full_allocs.is_empty()
+            || !self.overfull_allocs.is_empty()
     }
 
     /// Tasks that hold something here, those inside allocs and those that run elsewhere too.
     #[must_use]
-    pub fn holders(&self) -> u64 {
+    pub fn holder_count(&self) -> u64 {
         let here = (self.tasks.len() as u64).saturating_sub(u64::from(self.leaving));
         here + self.held_for.len() as u64
     }
@@ -80,7 +81,7 @@ impl MachineLoad {
 
     #[must_use]
     pub fn device_free(&self, position: usize) -> u16 {
-        WHOLE.saturating_sub(self.devices.get(position).copied().unwrap_or(0))
+        WHOLE_DEVICE.saturating_sub(self.devices.get(position).copied().unwrap_or(0))
     }
 }
 
@@ -132,9 +133,11 @@ impl JobLoad {
             TaskState::Assigned => &mut self.assigned,
             TaskState::Running => &mut self.running,
             TaskState::Stopping(_) => &mut self.stopping,
-            TaskState::Dead(Fate::Finished) => &mut self.finished,
-            TaskState::Dead(Fate::Failed(_)) => &mut self.failed,
-            TaskState::Dead(Fate::Killed | Fate::DependencyFailed) => &mut self.killed,
+            TaskState::Dead(TaskOutcome::Finished) => &mut self.finished,
+            TaskState::Dead(TaskOutcome::Failed(_)) => &mut self.failed,
+            TaskState::Dead(TaskOutcome::Killed | TaskOutcome::DependencyFailed) => {
+                &mut self.killed
+            }
         }
     }
 

@@ -88,7 +88,7 @@ pub enum MachineStatus {
 /// Disk that outlives its alloc or task until fetched or out of time. Stays charged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Retained {
+pub struct RetainedDisk {
     pub task: TaskId,
     pub attempt: u32,
     pub bytes: u64,
@@ -100,7 +100,7 @@ pub struct Retained {
 /// Something the machine lacks although its agent holds back whoever it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Shortage {
+pub struct ResourcePressure {
     pub dimension: Dimension,
     pub since: Time,
     /// How often its agent has asked for relief; 0: it is well again, and watched for a while yet.
@@ -109,7 +109,7 @@ pub struct Shortage {
     pub answered: u32,
 }
 
-impl Shortage {
+impl ResourcePressure {
     /// Whether somebody has to leave for it now.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -121,11 +121,11 @@ impl Shortage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub struct ShortageReport {
+pub struct ResourcePressureReport {
     pub dimension: Dimension,
     /// For how long. Clocks differ, spans do not.
     pub lasted: Span,
-    /// See [`Shortage::asked`].
+    /// See [`ResourcePressure::asked`].
     pub asked: u32,
 }
 
@@ -141,12 +141,12 @@ pub struct Machine {
     pub generation: u32,
     /// Packages the agent says are installed.
     pub packages: BTreeSet<PackageRef>,
-    pub retained: Vec<Retained>,
+    pub retained: Vec<RetainedDisk>,
     /// Holds more than it can; somebody must be evicted.
     /// Invariant: true exactly when [`crate::load::MachineLoad::exceeds`] says so.
     pub over_committed: bool,
     /// What it is short of, or was a short while ago; each dimension once, in their order.
-    pub shortages: Vec<Shortage>,
+    pub shortages: Vec<ResourcePressure>,
     /// When it came to be up, or down.
     pub since: Time,
 }
@@ -156,21 +156,21 @@ pub const MAX_PACKAGES: usize = 4096;
 
 impl Machine {
     #[must_use]
-    pub fn schedulable(&self) -> bool {
+    pub fn is_schedulable(&self) -> bool {
         self.status == MachineStatus::Up && !self.draining
     }
 
     /// Whether there is no place for more of non-production: it would only be held back, and
     /// production go short.
     #[must_use]
-    pub fn takes_only_prod(&self) -> bool {
+    pub fn accepts_only_prod(&self) -> bool {
         !self.shortages.is_empty()
     }
 
     /// What new tasks find here.
     #[must_use]
     pub fn available(&self, load: &MachineLoad) -> Resources {
-        match self.schedulable() && !self.takes_only_prod() {
+        match self.is_schedulable() && !self.accepts_only_prod() {
             true => self.spec.capacity.minus(load.reserved),
             false => Resources::ZERO,
         }
@@ -179,7 +179,7 @@ impl Machine {
     /// Operator-given capacity of a named resource, zero when unknown. With ephemeral ones:
     /// [`crate::state::State::named_capacity`].
     #[must_use]
-    pub(crate) fn given_capacity(&self, name: &ResourceName) -> u64 {
+    pub(crate) fn configured_capacity(&self, name: &ResourceName) -> u64 {
         let list = &self.spec.named;
         list.binary_search_by(|a| a.name.cmp(name)).map_or(0, |at| list[at].amount)
     }

@@ -12,7 +12,7 @@ use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
 use crate::spec::JobKind;
 use crate::state::State;
-use crate::task::{ExitClass, Notice, Task, TaskState};
+use crate::task::{ExitClass, NoticeOutcome, Task, TaskState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub enum ObservedState {
     /// Stopped as ordered, seen gone.
     Stopped,
     /// The same of one whose end was watched: what became of the warning.
-    Left(Notice),
+    Left(NoticeOutcome),
 }
 
 /// The reports that bring `state` up to what the agent of `machine` says in full, in the life
@@ -115,7 +115,7 @@ mod tests {
     use crate::apply::fixture::{Cell, job, key};
     use crate::command::{Command, Done};
     use crate::spec::JobSpec;
-    use crate::task::{Fate, StopCause};
+    use crate::task::{StopCause, TaskOutcome};
 
     const M1: MachineId = MachineId(0);
 
@@ -164,21 +164,27 @@ mod tests {
         check(none, false, Some(well), &[], TaskState::Running);
         check(none, false, Some(Preparing), &[], TaskState::Running);
         check(none, false, Some(ill), &[Observed::Unhealthy], Stopping(StopCause::Unhealthy));
-        check(none, false, Some(Finished), &[Observed::Finished], Dead(Fate::Finished));
+        check(none, false, Some(Finished), &[Observed::Finished], Dead(TaskOutcome::Finished));
         check(none, false, Some(Failed(crash)), &[Observed::Failed(crash)], Pending);
         check(none, false, Some(Stopped), &[Observed::Lost], Pending);
         check(none, false, None, &[Observed::Lost], Pending);
         check(none, true, Some(well), &[], killing);
         check(none, true, Some(ill), &[], killing);
-        check(none, true, Some(Stopped), &[Observed::Stopped], Dead(Fate::Killed));
-        check(none, true, None, &[Observed::Stopped], Dead(Fate::Killed));
-        let overrun = Notice::Overrun;
-        check(none, true, Some(Left(overrun)), &[Observed::Left(overrun)], Dead(Fate::Killed));
+        check(none, true, Some(Stopped), &[Observed::Stopped], Dead(TaskOutcome::Killed));
+        check(none, true, None, &[Observed::Stopped], Dead(TaskOutcome::Killed));
+        let overrun = NoticeOutcome::Overrun;
+        check(
+            none,
+            true,
+            Some(Left(overrun)),
+            &[Observed::Left(overrun)],
+            Dead(TaskOutcome::Killed),
+        );
         check(none, false, Some(Left(overrun)), &[Observed::Lost], Pending);
         let alloc = |spec: &mut JobSpec| spec.kind = JobKind::AllocSet;
         check(alloc, false, Some(ill), &[], TaskState::Running);
         check(alloc, false, Some(Finished), &[Observed::Lost], Pending);
-        check(alloc, true, Some(Finished), &[Observed::Stopped], Dead(Fate::Killed));
+        check(alloc, true, Some(Finished), &[Observed::Stopped], Dead(TaskOutcome::Killed));
     }
 
     #[test]
@@ -191,7 +197,7 @@ mod tests {
         let reports = differences(&cell.state, M1, 1, &[]);
         cell.ok(Command::TaskReports { machine: M1, incarnation: 1, reports });
         assert_eq!(
-            cell.said,
+            cell.event_lines,
             ["ubar/jfoo/0 lost with m1, pending again: \
             seen by the machine's agent"]
         );

@@ -83,7 +83,7 @@ fn no_end() -> Time {
 
 impl Quota {
     #[must_use]
-    pub fn valid_at(&self, now: Time) -> bool {
+    pub fn is_valid_at(&self, now: Time) -> bool {
         self.from <= now && now < self.until
     }
 }
@@ -104,7 +104,7 @@ pub struct User {
 impl User {
     /// Whether the user may read what jobs of others run. Who may replace a spec may read it.
     #[must_use]
-    pub fn reads_specs(&self) -> bool {
+    pub fn can_read_specs(&self) -> bool {
         let rights = [Capability::ReadSpecs, Capability::AdministrateJobs];
         rights.iter().any(|right| self.capabilities.contains(right))
     }
@@ -113,7 +113,7 @@ impl User {
     #[must_use]
     pub fn granted(&self, band: Band, now: Time) -> Resources {
         match self.quota.get(&band) {
-            Some(quota) if quota.valid_at(now) => quota.amount,
+            Some(quota) if quota.is_valid_at(now) => quota.amount,
             _ => Resources::ZERO,
         }
     }

@@ -2,10 +2,10 @@
 //! the console, metrics and explanations all speak from them.
 
 use crate::actor::Actor;
-use crate::bounds::Holding;
-use crate::credential::TokenFlaw;
+use crate::bounds::BoundKind;
+use crate::credential::InvalidTokenReason;
 use crate::id::{JobId, MachineId, TaskId};
-use crate::isolation::{HIDDEN, Loan};
+use crate::isolation::{HostVolume, REDACTED};
 use crate::name::{JobKey, Name, Token};
 use crate::named::ResourceName;
 use crate::priority::{Band, Priority};
@@ -14,7 +14,7 @@ use crate::resource::{Dimension, Shortfall};
 use crate::spec::Domain;
 use crate::task::{ExitClass, TaskState};
 use crate::time::{Span, Time};
-use crate::units::counted;
+use crate::units::pluralize;
 use serde::{Deserialize, Serialize};
 
 /// Why a task does not fit on a machine. Declaration order is precedence: of several reasons the
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Misfit {
+pub enum InfeasibleReason {
     MachineDown,
     MachineDraining,
     /// Position of the first hard constraint that does not hold, in the job's list.
@@ -61,7 +61,7 @@ pub enum Misfit {
     },
     Resource(Shortfall),
     /// The machine does not lend the folder.
-    Volume(Loan),
+    Volume(HostVolume),
     /// There is room, and the machine is short of CPU or disk rate all the same: it takes nothing
     /// more of non-production.
     MachineShort,
@@ -71,25 +71,25 @@ pub enum Misfit {
     },
 }
 
-impl Misfit {
+impl InfeasibleReason {
     /// Stable code for programs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Misfit::MachineDown => "machine-down",
-            Misfit::MachineDraining => "machine-draining",
-            Misfit::Constraint { .. } => "constraint",
-            Misfit::CrashedHere => "crashed-here",
-            Misfit::NoAllocHere => "no-alloc-here",
-            Misfit::Spread { .. } => "spread",
-            Misfit::StaticPort { .. } => "static-port",
-            Misfit::DynamicPorts { .. } => "dynamic-ports",
-            Misfit::Device { .. } => "device",
-            Misfit::Named { .. } => "named-resource",
-            Misfit::Resource(_) => "resource",
-            Misfit::Volume(_) => "volume",
-            Misfit::MachineShort => "machine-short",
-            Misfit::MachineFull { .. } => "machine-full",
+            InfeasibleReason::MachineDown => "machine-down",
+            InfeasibleReason::MachineDraining => "machine-draining",
+            InfeasibleReason::Constraint { .. } => "constraint",
+            InfeasibleReason::CrashedHere => "crashed-here",
+            InfeasibleReason::NoAllocHere => "no-alloc-here",
+            InfeasibleReason::Spread { .. } => "spread",
+            InfeasibleReason::StaticPort { .. } => "static-port",
+            InfeasibleReason::DynamicPorts { .. } => "dynamic-ports",
+            InfeasibleReason::Device { .. } => "device",
+            InfeasibleReason::Named { .. } => "named-resource",
+            InfeasibleReason::Resource(_) => "resource",
+            InfeasibleReason::Volume(_) => "volume",
+            InfeasibleReason::MachineShort => "machine-short",
+            InfeasibleReason::MachineFull { .. } => "machine-full",
         }
     }
 }
@@ -98,7 +98,7 @@ impl Misfit {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Refusal {
+pub enum Rejection {
     #[error("user {user} lacks the capability {capability}")]
     NotAllowed { user: Name, capability: Capability },
     #[error("user {user} does not own {job} and lacks the capability administrate_jobs")]
@@ -132,7 +132,7 @@ pub enum Refusal {
     #[error("task row {task:?} is {state:?}, which does not allow {action}")]
     WrongTaskState { task: TaskId, state: TaskState, action: String },
     #[error("task row {task:?} does not fit on machine row {machine:?}: {misfit:?}")]
-    DoesNotFit { task: TaskId, machine: MachineId, misfit: Misfit },
+    DoesNotFit { task: TaskId, machine: MachineId, misfit: InfeasibleReason },
     #[error("task row {task:?} may not start before {not_before} ms (back-off or lease)")]
     TooEarly { task: TaskId, not_before: u64 },
     #[error("priority {} may not preempt priority {}", by.0, victim.0)]
@@ -141,7 +141,7 @@ pub enum Refusal {
     NeedlessVictim(TaskId),
     #[error(
         "job row {job:?}: {} down already, at most {max} allowed",
-        counted(u64::from(*down), "task")
+        pluralize(u64::from(*down), "task")
     )]
     BudgetExhausted { job: JobId, down: u32, max: u32 },
     #[error("a gang is placed whole: {placed} of {needed} tasks in the group")]
@@ -164,17 +164,17 @@ pub enum Refusal {
     #[error("there is no token {0}")]
     NoSuchToken(Name),
     #[error("token {id} lets nobody in: {flaw}")]
-    BadToken { id: Name, flaw: TokenFlaw },
+    BadToken { id: Name, flaw: InvalidTokenReason },
     #[error("there is no package {0}")]
     NoSuchBlob(Token),
     #[error(
         "job row {job:?}: at most {} disrupted within {} ms, the next at {} ms",
-        counted(u64::from(*most), "task"), within.0, next.0
+        pluralize(u64::from(*most), "task"), within.0, next.0
     )]
     DisruptedTooOften { job: JobId, most: u32, within: Span, next: Time },
     #[error(
         "machine {machine} is up with {} on it, which would end at once",
-        counted(u64::from(*tasks), "task")
+        pluralize(u64::from(*tasks), "task")
     )]
     HoldsTasks { machine: Name, tasks: u32 },
     #[error(
@@ -191,7 +191,7 @@ pub enum Refusal {
     #[error(
         "user {user} has {held} {what} and asks for {asked} more; at most {most} for each user"
     )]
-    OverBound { user: Name, what: Holding, held: u64, asked: u64, most: u64 },
+    OverBound { user: Name, what: BoundKind, held: u64, asked: u64, most: u64 },
     #[error("{matching} nodes have that much available, {asked} are asked")]
     TooFewNodes { matching: u64, asked: u64 },
     #[error("not possible while job {0} is stopping")]
@@ -199,23 +199,23 @@ pub enum Refusal {
 }
 
 /// Bytes of each text in a refusal. It may quote what was sent, and is kept with the answer.
-pub const MAX_REFUSAL_TEXT: usize = 512;
+pub const MAX_REJECTION_TEXT: usize = 512;
 
-impl Refusal {
+impl Rejection {
     /// The same in bounded words: what a client sent is quoted from its beginning.
     #[must_use]
-    pub fn bounded(mut self) -> Refusal {
+    pub fn truncated(mut self) -> Rejection {
         match &mut self {
-            Refusal::BadField { field, value, allowed } => {
-                [field, value, allowed].into_iter().for_each(shorten);
+            Rejection::BadField { field, value, allowed } => {
+                [field, value, allowed].into_iter().for_each(truncate_text);
             }
-            Refusal::NoSuchRow(text)
-            | Refusal::Exists(text)
-            | Refusal::Full(text)
-            | Refusal::StaleVersion { object: text, .. }
-            | Refusal::WrongState { what: text }
-            | Refusal::WrongTaskState { action: text, .. }
-            | Refusal::BadLevel { allowed: text, .. } => shorten(text),
+            Rejection::NoSuchRow(text)
+            | Rejection::Exists(text)
+            | Rejection::Full(text)
+            | Rejection::StaleVersion { object: text, .. }
+            | Rejection::WrongState { what: text }
+            | Rejection::WrongTaskState { action: text, .. }
+            | Rejection::BadLevel { allowed: text, .. } => truncate_text(text),
             // The others hold names, tokens and numbers, whose types bound them.
             _ => {}
         }
@@ -223,12 +223,12 @@ impl Refusal {
     }
 }
 
-fn shorten(text: &mut String) {
+fn truncate_text(text: &mut String) {
     const MORE: &str = "...";
-    if text.len() <= MAX_REFUSAL_TEXT {
+    if text.len() <= MAX_REJECTION_TEXT {
         return;
     }
-    let end = (0..=MAX_REFUSAL_TEXT - MORE.len()).rev().find(|at| text.is_char_boundary(*at));
+    let end = (0..=MAX_REJECTION_TEXT - MORE.len()).rev().find(|at| text.is_char_boundary(*at));
     text.truncate(end.unwrap_or(0));
     text.push_str(MORE);
     // What was sent may have been megabytes.
@@ -236,7 +236,7 @@ fn shorten(text: &mut String) {
 }
 
 /// Fields that say what a job runs, which is for those who may read its spec.
-const INSIDE: [&str; 7] = [
+const PRIVATE_FIELDS: [&str; 7] = [
     "task.command",
     "task.env",
     "task.files",
@@ -246,19 +246,19 @@ const INSIDE: [&str; 7] = [
     "overrides",
 ];
 
-impl Refusal {
+impl Rejection {
     /// The refusal as everybody may read it: which field was wrong, and of what a job runs not how.
     /// Whoever sent the job has the whole of it in the verdict.
     #[must_use]
-    pub fn for_everybody(&self) -> Refusal {
-        let mut refusal = self.clone();
-        if let Refusal::BadField { field, value, .. } = &mut refusal
-            && let Some(inside) = INSIDE.iter().find(|inside| field.starts_with(**inside))
+    pub fn redacted(&self) -> Rejection {
+        let mut rejection = self.clone();
+        if let Rejection::BadField { field, value, .. } = &mut rejection
+            && let Some(inside) = PRIVATE_FIELDS.iter().find(|inside| field.starts_with(**inside))
         {
             *field = (*inside).to_owned();
-            *value = HIDDEN.to_owned();
+            *value = REDACTED.to_owned();
         }
-        refusal
+        rejection
     }
 }
 

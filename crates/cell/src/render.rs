@@ -5,48 +5,48 @@
 //! A row that is gone has no name any more; it is then called by its number (`task#7`), but for the
 //! machine of a task, of which it is said that it is gone.
 
-use crate::command::{Became, Done, Verdict};
+use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::credential::TokenKind;
 use crate::event::{
-    BlobChange, Event, JobChange, MachineChange, TaskChange, TokenChange, UserChange, What,
+    BlobChange, Event, EventKind, JobChange, MachineChange, TaskChange, TokenChange, UserChange,
 };
 use crate::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
-use crate::reason::{Misfit, Reason, Refusal};
+use crate::reason::{InfeasibleReason, Reason, Rejection};
 use crate::spec::Domain;
 use crate::state::State;
 use crate::task::ExitClass;
 use crate::time::Time;
-use crate::units::{counted, times};
+use crate::units::{pluralize, times_text};
 
 /// `ubar/jfoo/3 scheduled on m17: found a place`.
 #[must_use]
 pub fn event(state: &State, event: &Event) -> String {
     let why = reason(state, &event.reason);
     match &event.what {
-        What::Component(event) => format!("{}: {why}", event.as_component().sentence(state)),
-        What::Task { job, index, change, .. } => {
-            let how = how_given_up(state, *change, &event.reason);
+        EventKind::Component(event) => format!("{}: {why}", event.as_component().describe(state)),
+        EventKind::Task { job, index, change, .. } => {
+            let how = exit_prefix(state, *change, &event.reason);
             let change = task_change(state, *change);
             format!("{}/{index} {change}: {how}{why}", job_name(state, *job))
         }
-        What::Job { job, change } => {
+        EventKind::Job { job, change } => {
             format!("{} {}: {why}", job_name(state, *job), job_change(*change))
         }
-        What::JobRejected { user, job, refusal: cause } => {
-            format!("{user}/{job} rejected: {}", refusal(state, cause))
+        EventKind::JobRejected { user, job, refusal: cause } => {
+            format!("{user}/{job} rejected: {}", rejection(state, cause))
         }
-        What::Machine { machine, change } => {
+        EventKind::Machine { machine, change } => {
             format!("{} {}: {why}", machine_name(state, *machine), machine_change(*change))
         }
-        What::User { user, change } => {
+        EventKind::User { user, change } => {
             format!("{} {}: {why}", user_name(state, *user), user_change(*change))
         }
-        What::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
-        What::BoundsChanged => format!("limits for each user changed: {why}"),
-        What::Token { token, change } => {
+        EventKind::LevelRaised { level } => format!("cell raised to level {level}: {why}"),
+        EventKind::BoundsChanged => format!("limits for each user changed: {why}"),
+        EventKind::Token { token, change } => {
             format!("{} {}: {why}", token_name(state, *token), token_change(*change))
         }
-        What::Blob { blob, change } => {
+        EventKind::Blob { blob, change } => {
             format!("{} {}: {why}", blob_name(state, *blob), blob_change(*change))
         }
     }
@@ -60,61 +60,62 @@ pub fn verdict(state: &State, verdict: &Verdict) -> String {
         Ok(Done::Unchanged) => "nothing to do".into(),
         Ok(Done::Version(version)) => format!("done, now at version {version}"),
         Ok(Done::Revoked(tokens)) => {
-            format!("done, {} revoked", counted(u64::from(*tokens), "token"))
+            format!("done, {} revoked", pluralize(u64::from(*tokens), "token"))
         }
-        Ok(Done::Job { became, version, closed }) => job_applied(*became, *version, *closed),
+        Ok(Done::Job { became, version, closed }) => apply_outcome(*became, *version, *closed),
         Ok(Done::Partly(refused)) => {
-            let item = |(at, why): &(u32, Refusal)| format!("item {at}: {}", refusal(state, why));
+            let item =
+                |(at, why): &(u32, Rejection)| format!("item {at}: {}", rejection(state, why));
             let list: Vec<String> = refused.iter().map(item).collect();
             format!("done in part; refused: {}", list.join("; "))
         }
-        Err(why) => format!("refused: {}", refusal(state, why)),
+        Err(why) => format!("refused: {}", rejection(state, why)),
     }
 }
 
-fn job_applied(became: Became, version: u32, closed: Option<u32>) -> String {
+fn apply_outcome(became: ApplyOutcome, version: u32, closed: Option<u32>) -> String {
     let first = closed.map(|closed| format!("update closed at version {closed}, then "));
     let first = first.unwrap_or_default();
     match became {
-        Became::Created => format!("created at version {version}"),
-        Became::Updated => format!("{first}being updated to version {version}"),
-        Became::Unchanged => format!("nothing to do, it is at version {version}"),
+        ApplyOutcome::Created => format!("created at version {version}"),
+        ApplyOutcome::Updated => format!("{first}being updated to version {version}"),
+        ApplyOutcome::Unchanged => format!("nothing to do, it is at version {version}"),
     }
 }
 
 /// Why a command did not take effect.
 #[must_use]
-pub fn refusal(state: &State, refusal: &Refusal) -> String {
+pub fn rejection(state: &State, refusal: &Rejection) -> String {
     let task = |id: &TaskId| state.task_name(*id);
     match refusal {
-        Refusal::StaleAttempt { task: id, expected, found } => {
+        Rejection::StaleAttempt { task: id, expected, found } => {
             format!("{} is at attempt {found}, not {expected}", task(id))
         }
-        Refusal::WrongTaskState { task: id, state: now, action } => {
+        Rejection::WrongTaskState { task: id, state: now, action } => {
             format!("{} is {}, which does not allow {action}", task(id), task_state(*now))
         }
-        Refusal::DoesNotFit { task: id, machine, misfit: why } => {
+        Rejection::DoesNotFit { task: id, machine, misfit: why } => {
             let machine = machine_name(state, *machine);
-            format!("{} does not fit on {machine}: {}", task(id), misfit(state, why))
+            format!("{} does not fit on {machine}: {}", task(id), infeasible_reason(state, why))
         }
-        Refusal::TooEarly { task: id, not_before } => {
+        Rejection::TooEarly { task: id, not_before } => {
             format!("{} may not start before {not_before} ms (back-off or lease)", task(id))
         }
-        Refusal::NeedlessVictim(id) => {
+        Rejection::NeedlessVictim(id) => {
             format!("{} need not give way: the group fits without that", task(id))
         }
-        Refusal::BudgetExhausted { job, down, max } => {
+        Rejection::BudgetExhausted { job, down, max } => {
             let name = job_name(state, *job);
-            let down = counted(u64::from(*down), "task");
+            let down = pluralize(u64::from(*down), "task");
             format!("{name} has {down} down already, at most {max} allowed")
         }
-        Refusal::DisruptedTooOften { job, most, within, next } => {
+        Rejection::DisruptedTooOften { job, most, within, next } => {
             let (name, within) = (job_name(state, *job), within.0);
             let next = match *next {
                 Time::NEVER => "never so many at once".to_owned(),
                 next => format!("the next at {} ms", next.0),
             };
-            let most = counted(u64::from(*most), "task");
+            let most = pluralize(u64::from(*most), "task");
             format!("{name} has at most {most} disrupted within {within} ms, {next}")
         }
         // The rest hold names already.
@@ -124,34 +125,38 @@ pub fn refusal(state: &State, refusal: &Refusal) -> String {
 
 /// Why a task does not fit on a machine.
 #[must_use]
-pub fn misfit(state: &State, misfit: &Misfit) -> String {
+pub fn infeasible_reason(state: &State, misfit: &InfeasibleReason) -> String {
     match misfit {
-        Misfit::MachineDown => "the machine is down".into(),
-        Misfit::MachineDraining => "the machine is draining".into(),
-        Misfit::Constraint { position } => format!("constraint {position} does not hold"),
-        Misfit::CrashedHere => "it crashed there too often".into(),
-        Misfit::NoAllocHere => "no alloc of its alloc set is there".into(),
-        Misfit::Spread { domain, limit } => {
-            let tasks = counted(u64::from(*limit), "task");
+        InfeasibleReason::MachineDown => "the machine is down".into(),
+        InfeasibleReason::MachineDraining => "the machine is draining".into(),
+        InfeasibleReason::Constraint { position } => format!("constraint {position} does not hold"),
+        InfeasibleReason::CrashedHere => "it crashed there too often".into(),
+        InfeasibleReason::NoAllocHere => "no alloc of its alloc set is there".into(),
+        InfeasibleReason::Spread { domain, limit } => {
+            let tasks = pluralize(u64::from(*limit), "task");
             format!("{} holds {tasks} of the job already", domain_name(*domain))
         }
-        Misfit::StaticPort { port, holder: Some(holder) } => {
+        InfeasibleReason::StaticPort { port, holder: Some(holder) } => {
             format!("port {port} is held by {}", state.task_name(*holder))
         }
-        Misfit::StaticPort { port, holder: None } => format!("port {port} is not free"),
-        Misfit::DynamicPorts { asked, available } => {
-            format!("{} asked, {available} free", counted(u64::from(*asked), "port"))
+        InfeasibleReason::StaticPort { port, holder: None } => format!("port {port} is not free"),
+        InfeasibleReason::DynamicPorts { asked, available } => {
+            format!("{} asked, {available} free", pluralize(u64::from(*asked), "port"))
         }
-        Misfit::Device { kind, asked, milli, available } => {
+        InfeasibleReason::Device { kind, asked, milli, available } => {
             format!("{asked} {kind} with {milli} milli free asked, {available} available")
         }
-        Misfit::Named { name, asked, available } => {
+        InfeasibleReason::Named { name, asked, available } => {
             format!("{name}: asked {asked}, available {available}")
         }
-        Misfit::Resource(shortfall) => shortfall.to_string(),
-        Misfit::Volume(loan) => format!("the machine does not lend {loan}"),
-        Misfit::MachineShort => "the machine is short itself and takes only production".into(),
-        Misfit::MachineFull { most } => format!("the machine has as many tasks as it may: {most}"),
+        InfeasibleReason::Resource(shortfall) => shortfall.to_string(),
+        InfeasibleReason::Volume(loan) => format!("the machine does not lend {loan}"),
+        InfeasibleReason::MachineShort => {
+            "the machine is short itself and takes only production".into()
+        }
+        InfeasibleReason::MachineFull { most } => {
+            format!("the machine has as many tasks as it may: {most}")
+        }
     }
 }
 
@@ -160,22 +165,22 @@ pub fn misfit(state: &State, misfit: &Misfit) -> String {
 pub fn reason(state: &State, reason: &Reason) -> String {
     match reason {
         Reason::Preempted { by } => format!("preempted by {}", state.task_name(*by)),
-        Reason::Exited(exit) => ended(state, *exit),
+        Reason::Exited(exit) => exit_text(state, *exit),
         Reason::NotRetried { exit, forgiven } => not_retried(*exit, *forgiven),
         Reason::MachineShort(dimension) => {
             format!("the machine is short of {dimension}, and throttling did not help")
         }
         Reason::NeededFailed { job } => {
-            format!("{} ({})", reason_coded(reason.code()), job_name(state, *job))
+            format!("{} ({})", reason_text(reason.code()), job_name(state, *job))
         }
-        plain => reason_coded(plain.code()).into(),
+        plain => reason_text(plain.code()).into(),
     }
 }
 
 /// The same from a reason's code alone, for whoever has no more of it: a row of history. A code of
 /// a newer build is its own word.
 #[must_use]
-pub fn reason_coded(code: &str) -> &str {
+pub fn reason_text(code: &str) -> &str {
     match code {
         "requested" => "requested",
         "admitted" => "well formed and within quota",
@@ -216,19 +221,19 @@ pub fn reason_coded(code: &str) -> &str {
 
 /// How an attempt ended.
 #[must_use]
-pub fn ended(state: &State, exit: ExitClass) -> String {
+pub fn exit_text(state: &State, exit: ExitClass) -> String {
     match exit {
         ExitClass::GaveWayTo(other) => {
             let other = state.task_name(other);
             format!("killed for memory, of which {other} used more than was expected")
         }
-        plain => ended_coded(plain.code(), plain.number().map(i64::from)),
+        plain => exit_class_text(plain.code(), plain.number().map(i64::from)),
     }
 }
 
 /// The same from the class's code and its number, as history has them.
 #[must_use]
-pub fn ended_coded(class: &str, number: Option<i64>) -> String {
+pub fn exit_class_text(class: &str, number: Option<i64>) -> String {
     let text = match (class, number) {
         ("code", Some(code)) => return format!("exited with code {code}"),
         ("signal", Some(signal)) => return format!("killed by signal {signal}"),
@@ -248,7 +253,7 @@ pub fn ended_coded(class: &str, number: Option<i64>) -> String {
 
 /// An event as history has it: names and codes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct CodedEvent<'a> {
+pub struct HistoryEvent<'a> {
     pub object: &'a str,
     pub event: &'a str,
     pub machine: Option<&'a str>,
@@ -260,15 +265,15 @@ pub struct CodedEvent<'a> {
 
 /// `ann/web/0 failed on m3: exited with code 1`.
 #[must_use]
-pub fn event_coded(event: &CodedEvent<'_>) -> String {
-    let CodedEvent { object, reason, detail, .. } = *event;
+pub fn history_event(event: &HistoryEvent<'_>) -> String {
+    let HistoryEvent { object, reason, detail, .. } = *event;
     let mut text = format!("{object} {}", event.event.replace('-', " "));
     if let Some(machine) = event.machine.filter(|machine| *machine != object) {
         text.push_str(&format!(" on {machine}"));
     }
     // One that was undone ends by itself, with nobody's request.
     if (event.event, reason) != ("update-closed", "requested") {
-        text.push_str(&format!(": {}", why_coded(event)));
+        text.push_str(&format!(": {}", reason_and_exit_text(event)));
     }
     match (reason, detail) {
         ("preempted", Some(by)) => text.push_str(&format!(" {by}")),
@@ -279,9 +284,9 @@ pub fn event_coded(event: &CodedEvent<'_>) -> String {
 }
 
 /// In the words of explanations; that a run ended by itself is said by how.
-fn why_coded(event: &CodedEvent<'_>) -> String {
-    let why = reason_coded(event.reason);
-    let ended = event.exit_class.map(|class| ended_coded(class, event.exit_code));
+fn reason_and_exit_text(event: &HistoryEvent<'_>) -> String {
+    let why = reason_text(event.reason);
+    let ended = event.exit_class.map(|class| exit_class_text(class, event.exit_code));
     match ended {
         Some(ended) if event.reason == "exited" => ended,
         Some(ended) => format!("{ended}, {why}"),
@@ -306,15 +311,15 @@ pub fn not_retried(exit: ExitClass, forgiven: u32) -> String {
     };
     match forgiven {
         0 => format!("not retried: {what} is final"),
-        some => format!("not retried: {what} is forgiven {}", times(u64::from(some))),
+        some => format!("not retried: {what} is forgiven {}", times_text(u64::from(some))),
     }
 }
 
 /// A rule of its own says how the attempt ended, any other reason does not.
-fn how_given_up(state: &State, change: TaskChange, why: &Reason) -> String {
+fn exit_prefix(state: &State, change: TaskChange, why: &Reason) -> String {
     match change {
         TaskChange::GaveUp { exit, .. } if !matches!(why, Reason::NotRetried { .. }) => {
-            format!("{}, ", ended(state, exit))
+            format!("{}, ", exit_text(state, exit))
         }
         _ => String::new(),
     }
@@ -351,7 +356,9 @@ fn task_change(state: &State, change: TaskChange) -> String {
             format!("what it left on {} is not saved yet, tried again", at(machine))
         }
         TaskChange::Saved { machine } => format!("what it left on {} is saved", at(machine)),
-        TaskChange::Left { machine, notice } => format!("left {}, {}", at(machine), notice.words()),
+        TaskChange::Left { machine, notice } => {
+            format!("left {}, {}", at(machine), notice.describe())
+        }
         TaskChange::HoldReserved { machine } => format!("holds room on {} as well", at(machine)),
         TaskChange::HoldReleased { machine } => {
             format!("holds no room on {} any more", at(machine))
@@ -371,7 +378,7 @@ fn job_change(change: JobChange) -> String {
         JobChange::UpdateUndone { version } => format!("update undone, back to version {version}"),
         JobChange::UpdateClosed { version } => format!("update closed at version {version}"),
         JobChange::Resized { count } => {
-            format!("resized to {}", counted(u64::from(count), "task"))
+            format!("resized to {}", pluralize(u64::from(count), "task"))
         }
         JobChange::Stopping => "told to stop".into(),
         JobChange::Succeeded => "succeeded".into(),
@@ -485,7 +492,10 @@ fn token_name(state: &State, token: TokenId) -> String {
 
 fn blob_name(state: &State, blob: BlobId) -> String {
     let row = state.blobs().get(blob);
-    row.map_or_else(|| format!("package#{}", blob.0), |row| format!("package {}", row.short()))
+    row.map_or_else(
+        || format!("package#{}", blob.0),
+        |row| format!("package {}", row.short_digest()),
+    )
 }
 
 #[cfg(test)]
@@ -499,7 +509,7 @@ mod tests {
 
     fn check(cell: &mut Cell, command: Command, want: &[&str]) {
         cell.ok(command);
-        assert_eq!(cell.said, want);
+        assert_eq!(cell.event_lines, want);
     }
 
     #[test]
@@ -516,14 +526,14 @@ mod tests {
             ],
         );
         cell.run("jfoo", 0, "m1");
-        assert_eq!(cell.said, ["ubar/jfoo/0 started on m1: seen by the machine's agent"]);
+        assert_eq!(cell.event_lines, ["ubar/jfoo/0 started on m1: seen by the machine's agent"]);
         let stop = Command::StopJob { job: key("ubar/jfoo"), expect: None };
-        let told =
+        let expected_events =
             ["ubar/jfoo told to stop: requested", "ubar/jfoo/0 told to stop on m1: requested"];
-        check(&mut cell, stop, &told);
+        check(&mut cell, stop, &expected_events);
         cell.report("jfoo", 0, Observed::Stopped);
-        let ends = ["ubar/jfoo/0 killed: requested", "ubar/jfoo killed: all tasks have ended"];
-        assert_eq!(cell.said, ends);
+        let expected = ["ubar/jfoo/0 killed: requested", "ubar/jfoo killed: all tasks have ended"];
+        assert_eq!(cell.event_lines, expected);
         // Of what is forgotten only the numbers are left.
         let purge = Command::PurgeJobs { ended_before: Time::NEVER };
         check(&mut cell, purge, &["job#0/0 forgotten: requested", "job#0 forgotten: requested"]);
@@ -536,18 +546,21 @@ mod tests {
         let lost = |machine| task_change(&cell.state, TaskChange::Lost { machine });
         assert_eq!(lost(MachineId(0)), "lost with m1, pending again");
         assert_eq!(lost(MachineId(9)), "lost with a machine that is gone, pending again");
-        let spread = Misfit::Spread { domain: Domain::Machine, limit: 1 };
-        assert_eq!(misfit(&cell.state, &spread), "the machine holds 1 task of the job already");
+        let spread = InfeasibleReason::Spread { domain: Domain::Machine, limit: 1 };
+        assert_eq!(
+            infeasible_reason(&cell.state, &spread),
+            "the machine holds 1 task of the job already"
+        );
     }
 
     #[test]
     fn every_code_has_words_of_its_own() {
         let plain = ["requested", "succeeded", "preempted"];
         for code in Reason::CODES {
-            let words = reason_coded(code);
+            let words = reason_text(code);
             assert_eq!(words == code, plain.contains(&code), "{code}");
         }
-        assert_eq!(reason_coded("of-a-newer-build"), "of-a-newer-build");
+        assert_eq!(reason_text("of-a-newer-build"), "of-a-newer-build");
     }
 
     #[test]
@@ -557,54 +570,58 @@ mod tests {
         spec.restart.max_failures = Some(0);
         cell.submit(&spec);
         let mut next = job("jbar", 1, 100);
-        next.after = vec![crate::after::After { job: key("ubar/jfoo"), require_success: true }];
+        next.after =
+            vec![crate::dependency::JobDependency { job: key("ubar/jfoo"), require_success: true }];
         cell.submit(&next);
         cell.run("jfoo", 0, "m1");
         cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(3)));
-        let told = [
+        let expected_events = [
             "ubar/jfoo/0 failed for good on m1: exited with code 3, \
              its job allows no more failures",
             "ubar/jfoo failed: all tasks have ended",
             "ubar/jbar/0 never ran: a job it needed did not succeed (ubar/jfoo)",
             "ubar/jbar never ran: a job it needed did not succeed (ubar/jfoo)",
         ];
-        assert_eq!(cell.said, told);
+        assert_eq!(cell.event_lines, expected_events);
     }
 
     #[test]
     fn an_update_that_ended_by_itself_was_not_requested() {
-        let mut event = CodedEvent { object: "ann/web", reason: "requested", ..Default::default() };
+        let mut event =
+            HistoryEvent { object: "ann/web", reason: "requested", ..Default::default() };
         (event.event, event.detail) = ("update-closed", Some("version 1"));
-        assert_eq!(event_coded(&event), "ann/web update closed (version 1)");
+        assert_eq!(history_event(&event), "ann/web update closed (version 1)");
         event.event = "update-opened";
-        assert_eq!(event_coded(&event), "ann/web update opened: requested (version 1)");
+        assert_eq!(history_event(&event), "ann/web update opened: requested (version 1)");
     }
 
     #[test]
     fn reasons_name_the_port_its_holder_and_the_numbers() {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
-        let check = |why: Misfit, want: &str| assert_eq!(misfit(&cell.state, &why), want);
+        let check = |why: InfeasibleReason, want: &str| {
+            assert_eq!(infeasible_reason(&cell.state, &why), want)
+        };
         check(
-            Misfit::StaticPort { port: 80, holder: Some(TaskId(0)) },
+            InfeasibleReason::StaticPort { port: 80, holder: Some(TaskId(0)) },
             "port 80 is held by ubar/jfoo/0",
         );
         check(
-            Misfit::StaticPort { port: 80, holder: Some(TaskId(9)) },
+            InfeasibleReason::StaticPort { port: 80, holder: Some(TaskId(9)) },
             "port 80 is held by task#9",
         );
         check(
-            Misfit::Spread { domain: Domain::Rack, limit: 2 },
+            InfeasibleReason::Spread { domain: Domain::Rack, limit: 2 },
             "its rack holds 2 tasks of the job already",
         );
         let kind = Token::new("gpu").unwrap();
         check(
-            Misfit::Device { kind, asked: 2, milli: 500, available: 1 },
+            InfeasibleReason::Device { kind, asked: 2, milli: 500, available: 1 },
             "2 gpu with 500 milli free asked, 1 available",
         );
         let by = Reason::Preempted { by: TaskId(0) };
         assert_eq!(reason(&cell.state, &by), "preempted by ubar/jfoo/0");
-        let partly = Done::Partly(vec![(3, Refusal::NeedlessVictim(TaskId(0)))]);
+        let partly = Done::Partly(vec![(3, Rejection::NeedlessVictim(TaskId(0)))]);
         assert_eq!(
             verdict(&cell.state, &Ok(partly)),
             "done in part; refused: item 3: ubar/jfoo/0 need not give way: \

@@ -30,7 +30,7 @@ impl Dimension {
 
     /// A shortage of a compressible resource slows tasks down; of any other it kills.
     #[must_use]
-    pub fn compressible(self) -> bool {
+    pub fn is_compressible(self) -> bool {
         matches!(self, Dimension::Cpu | Dimension::DiskRate)
     }
 

@@ -53,7 +53,7 @@ pub struct Retries {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum EndKind {
+pub enum AttemptEndKind {
     /// An exit code that the policy names.
     Exit(u32),
     Failed,
@@ -67,122 +67,122 @@ pub enum EndKind {
     Evicted,
 }
 
-impl EndKind {
+impl AttemptEndKind {
     /// Whether the cell did it to the task.
-    fn is_done_to_it(self) -> bool {
-        matches!(self, EndKind::CrowdedOut | EndKind::Lost | EndKind::Evicted)
+    fn is_external(self) -> bool {
+        matches!(self, AttemptEndKind::CrowdedOut | AttemptEndKind::Lost | AttemptEndKind::Evicted)
     }
 
     /// Whether the attempt was seen to fail: the next one waits for its back-off.
     fn is_failure(self) -> bool {
-        !matches!(self, EndKind::Lost | EndKind::Evicted)
+        !matches!(self, AttemptEndKind::Lost | AttemptEndKind::Evicted)
     }
 }
 
 /// Ends of one kind since the task last succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct CountedApart {
-    pub kind: EndKind,
+pub struct EndCount {
+    pub kind: AttemptEndKind,
     pub count: u32,
 }
 
 impl Retries {
-    fn kind_of(&self, exit: ExitClass) -> EndKind {
+    fn kind_of(&self, exit: ExitClass) -> AttemptEndKind {
         match exit {
             ExitClass::Code(code) => match u32::try_from(code) {
-                Ok(code) if self.exit.contains_key(&code) => EndKind::Exit(code),
-                _ => EndKind::Failed,
+                Ok(code) if self.exit.contains_key(&code) => AttemptEndKind::Exit(code),
+                _ => AttemptEndKind::Failed,
             },
-            ExitClass::Signal(_) => EndKind::Failed,
-            ExitClass::OutOfMemory => EndKind::OutOfMemory,
-            ExitClass::OverDiskLimit => EndKind::OverDiskLimit,
-            ExitClass::CouldNotStart => EndKind::CouldNotStart,
-            ExitClass::TimedOut => EndKind::TimedOut,
-            ExitClass::Unhealthy => EndKind::Unhealthy,
-            ExitClass::OutOfMemoryBystander | ExitClass::GaveWayTo(_) => EndKind::CrowdedOut,
-            ExitClass::Lost => EndKind::Lost,
-            ExitClass::Evicted => EndKind::Evicted,
+            ExitClass::Signal(_) => AttemptEndKind::Failed,
+            ExitClass::OutOfMemory => AttemptEndKind::OutOfMemory,
+            ExitClass::OverDiskLimit => AttemptEndKind::OverDiskLimit,
+            ExitClass::CouldNotStart => AttemptEndKind::CouldNotStart,
+            ExitClass::TimedOut => AttemptEndKind::TimedOut,
+            ExitClass::Unhealthy => AttemptEndKind::Unhealthy,
+            ExitClass::OutOfMemoryBystander | ExitClass::GaveWayTo(_) => AttemptEndKind::CrowdedOut,
+            ExitClass::Lost => AttemptEndKind::Lost,
+            ExitClass::Evicted => AttemptEndKind::Evicted,
         }
     }
 
     /// The number that the owner gave a kind.
-    fn own(&self, kind: EndKind) -> Option<u32> {
+    fn limit_of(&self, kind: AttemptEndKind) -> Option<u32> {
         match kind {
-            EndKind::Exit(code) => self.exit.get(&code).copied(),
-            EndKind::Failed => self.failed,
-            EndKind::OutOfMemory => self.out_of_memory,
-            EndKind::OverDiskLimit => self.over_disk_limit,
-            EndKind::TimedOut => self.timed_out,
-            EndKind::CouldNotStart => self.could_not_start,
-            EndKind::Unhealthy => self.unhealthy,
-            EndKind::CrowdedOut => self.crowded_out,
-            EndKind::Lost => self.lost,
-            EndKind::Evicted => self.evicted,
+            AttemptEndKind::Exit(code) => self.exit.get(&code).copied(),
+            AttemptEndKind::Failed => self.failed,
+            AttemptEndKind::OutOfMemory => self.out_of_memory,
+            AttemptEndKind::OverDiskLimit => self.over_disk_limit,
+            AttemptEndKind::TimedOut => self.timed_out,
+            AttemptEndKind::CouldNotStart => self.could_not_start,
+            AttemptEndKind::Unhealthy => self.unhealthy,
+            AttemptEndKind::CrowdedOut => self.crowded_out,
+            AttemptEndKind::Lost => self.lost,
+            AttemptEndKind::Evicted => self.evicted,
         }
     }
 
-    fn is_apart(&self, kind: EndKind) -> bool {
-        self.own(kind).is_some() || kind.is_done_to_it()
+    fn is_counted_separately(&self, kind: AttemptEndKind) -> bool {
+        self.limit_of(kind).is_some() || kind.is_external()
     }
 }
 
 /// What one more end makes of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct RetryDecision {
     pub failures_in_row: u32,
-    pub apart: Vec<CountedApart>,
+    pub separate_counts: Vec<EndCount>,
     /// Why it is not tried again.
-    pub end: Option<Reason>,
+    pub final_reason: Option<Reason>,
 }
 
 /// Counts an end of `task` and decides whether it is tried again. The policy of today counts, also
 /// for what happened before it: a kind that lost its number counts with the others again.
-pub(crate) fn judge(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Judged {
+pub(crate) fn decide_retry(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> RetryDecision {
     let retries = &policy.retry;
     let kind = retries.kind_of(exit);
     let failures_in_row = task.failures_in_row.saturating_add(u32::from(kind.is_failure()));
     let mut apart = task.apart.clone();
-    apart.retain(|entry| retries.is_apart(entry.kind));
-    let own = retries.own(kind);
+    apart.retain(|entry| retries.is_counted_separately(entry.kind));
+    let own = retries.limit_of(kind);
     // What is always tried again and never failed needs no count.
-    if own.is_some() || (kind.is_done_to_it() && kind.is_failure()) {
-        let count = counted(&mut apart, kind);
+    if own.is_some() || (kind.is_external() && kind.is_failure()) {
+        let count = increment(&mut apart, kind);
         let end = own
             .filter(|forgiven| count > *forgiven)
             .map(|forgiven| Reason::NotRetried { exit, forgiven });
-        return Judged { failures_in_row, apart, end };
+        return RetryDecision { failures_in_row, separate_counts: apart, final_reason: end };
     }
-    let others: u32 = failures(&apart);
+    let others: u32 = counted_failures(&apart);
     let counting = failures_in_row.saturating_sub(others);
-    let over = |most: u32| !kind.is_done_to_it() && counting > most;
+    let over = |most: u32| !kind.is_external() && counting > most;
     let end = policy.max_failures.is_some_and(over).then_some(Reason::TooManyFailures);
-    Judged { failures_in_row, apart, end }
+    RetryDecision { failures_in_row, separate_counts: apart, final_reason: end }
 }
 
 /// How long a task waits for its next attempt if this one ends so; `None`: it is not tried again.
 #[must_use]
-pub fn wait_after(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Option<Span> {
-    let Judged { failures_in_row, end, .. } = judge(policy, task, exit);
+pub fn backoff_after(policy: &RestartPolicy, task: &Task, exit: ExitClass) -> Option<Span> {
+    let RetryDecision { failures_in_row, final_reason: end, .. } = decide_retry(policy, task, exit);
     let wait = || back_off(policy.backoff, policy.backoff_max, failures_in_row);
     end.is_none().then(wait)
 }
 
 /// Failures among what is counted apart.
-pub(crate) fn failures(apart: &[CountedApart]) -> u32 {
+pub(crate) fn counted_failures(apart: &[EndCount]) -> u32 {
     let failed = apart.iter().filter(|entry| entry.kind.is_failure());
     failed.fold(0, |sum, entry| sum.saturating_add(entry.count))
 }
 
 /// One more of a kind; the list stays in order.
-fn counted(apart: &mut Vec<CountedApart>, kind: EndKind) -> u32 {
+fn increment(apart: &mut Vec<EndCount>, kind: AttemptEndKind) -> u32 {
     match apart.binary_search_by_key(&kind, |entry| entry.kind) {
         Ok(at) => {
             apart[at].count = apart[at].count.saturating_add(1);
             apart[at].count
         }
         Err(at) => {
-            apart.insert(at, CountedApart { kind, count: 1 });
+            apart.insert(at, EndCount { kind, count: 1 });
             1
         }
     }
@@ -195,7 +195,7 @@ mod tests {
     use crate::command::{Command, EvictCause, Observed};
     use crate::id::TaskId;
     use crate::spec::JobSpec;
-    use crate::task::{Fate, Notice, TaskState};
+    use crate::task::{NoticeOutcome, TaskOutcome, TaskState};
 
     /// Ends of one task one after the other: how often it was tried again, and what was said at
     /// the end; nothing while it is still tried.
@@ -203,14 +203,15 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         let mut task = cell.task("jfoo", 0).clone();
-        let mut said = None;
+        let mut reason = None;
         for exit in ends {
-            assert_eq!(said, None, "{ends:?}: it was over before {exit:?}");
-            let judged = judge(policy, &task, *exit);
-            (task.failures_in_row, task.apart) = (judged.failures_in_row, judged.apart);
-            said = judged.end;
+            assert_eq!(reason, None, "{ends:?}: it was over before {exit:?}");
+            let decision = decide_retry(policy, &task, *exit);
+            (task.failures_in_row, task.apart) =
+                (decision.failures_in_row, decision.separate_counts);
+            reason = decision.final_reason;
         }
-        assert_eq!(said, want, "{ends:?} under {policy:?}");
+        assert_eq!(reason, want, "{ends:?} under {policy:?}");
     }
 
     fn policy(max_failures: Option<u32>, retry: Retries) -> RestartPolicy {
@@ -263,16 +264,24 @@ mod tests {
         let mut task = cell.task("jfoo", 0).clone();
         let exit = BTreeMap::from([(75, 9)]);
         let with = policy(Some(1), Retries { exit, ..Retries::default() });
-        let judged = judge(&with, &task, ExitClass::Code(75));
-        (task.failures_in_row, task.apart) = (judged.failures_in_row, judged.apart);
-        assert_eq!(judge(&with, &task, ExitClass::Code(1)).end, None);
+        let decision = decide_retry(&with, &task, ExitClass::Code(75));
+        (task.failures_in_row, task.apart) = (decision.failures_in_row, decision.separate_counts);
+        assert_eq!(decide_retry(&with, &task, ExitClass::Code(1)).final_reason, None);
         let without = policy(Some(1), Retries::default());
-        let judged = judge(&without, &task, ExitClass::Code(1));
-        assert_eq!((judged.end, judged.apart), (Some(Reason::TooManyFailures), vec![]));
+        let decision = decide_retry(&without, &task, ExitClass::Code(1));
+        assert_eq!(
+            (decision.final_reason, decision.separate_counts),
+            (Some(Reason::TooManyFailures), vec![])
+        );
     }
 
     /// `jfoo/0` runs on `m1` under this policy; then something happens to it.
-    fn check_life(retry: Retries, happens: fn(&mut Cell), want: TaskState, said: &str) {
+    fn check_outcome(
+        retry: Retries,
+        happens: fn(&mut Cell),
+        want: TaskState,
+        expected_event: &str,
+    ) {
         let mut cell = Cell::with_machines(2);
         let mut spec: JobSpec = job("jfoo", 1, 100);
         spec.restart = policy(Some(3), retry);
@@ -280,20 +289,24 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         happens(&mut cell);
         assert_eq!(cell.states("jfoo"), [want]);
-        assert!(cell.said.iter().any(|line| line.contains(said)), "{said}: {:?}", cell.said);
+        assert!(
+            cell.event_lines.iter().any(|line| line.contains(expected_event)),
+            "{expected_event}: {:?}",
+            cell.event_lines
+        );
     }
 
     #[test]
     fn the_rules_hold_whichever_way_a_task_ends() {
-        let dead = |exit| TaskState::Dead(Fate::Failed(exit));
+        let dead = |exit| TaskState::Dead(TaskOutcome::Failed(exit));
         let none = Retries::default();
-        check_life(
+        check_outcome(
             Retries { exit: BTreeMap::from([(42, 0)]), ..none.clone() },
             |cell| cell.report("jfoo", 0, Observed::Failed(ExitClass::Code(42))),
             dead(ExitClass::Code(42)),
             "failed for good on m1: not retried: exit 42 is final",
         );
-        check_life(
+        check_outcome(
             Retries { unhealthy: Some(0), ..none.clone() },
             |cell| {
                 cell.report("jfoo", 0, Observed::Unhealthy);
@@ -302,7 +315,7 @@ mod tests {
             dead(ExitClass::Unhealthy),
             "not retried: a failed health check is final",
         );
-        check_life(
+        check_outcome(
             Retries { lost: Some(0), ..none.clone() },
             |cell| {
                 cell.ok(Command::MachineDown { machine: crate::id::MachineId(0) });
@@ -316,15 +329,15 @@ mod tests {
             cell.report("jfoo", 0, Observed::Stopped);
         };
         let evicted = Retries { evicted: Some(0), ..none.clone() };
-        let said = "not retried: an eviction is final";
-        check_life(evicted.clone(), rebalanced, dead(ExitClass::Evicted), said);
-        check_life(none, rebalanced, TaskState::Pending, "evicted from m1, pending again");
+        let expected = "not retried: an eviction is final";
+        check_outcome(evicted.clone(), rebalanced, dead(ExitClass::Evicted), expected);
+        check_outcome(none, rebalanced, TaskState::Pending, "evicted from m1, pending again");
         // What its owner asks for is no eviction.
         let shrunk = |cell: &mut Cell| {
             cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
             cell.report("jfoo", 0, Observed::Stopped);
         };
-        check_life(evicted, shrunk, TaskState::Dead(Fate::Killed), "killed: requested");
+        check_outcome(evicted, shrunk, TaskState::Dead(TaskOutcome::Killed), "killed: requested");
     }
 
     #[test]
@@ -353,10 +366,10 @@ mod tests {
         };
         let mut cell = running();
         cell.report("jfoo", 0, Observed::Unhealthy);
-        let told = cell.task("jfoo", 0).last_end.clone().unwrap();
-        cell.report("jfoo", 0, Observed::Left(Notice::Overrun));
+        let stop_end = cell.task("jfoo", 0).last_end.clone().unwrap();
+        cell.report("jfoo", 0, Observed::Left(NoticeOutcome::Overrun));
         let end = cell.task("jfoo", 0).last_end.clone().unwrap();
-        assert_eq!((end.at, end.notice), (told.at, Some(Notice::Overrun)));
+        assert_eq!((end.at, end.notice), (stop_end.at, Some(NoticeOutcome::Overrun)));
         let not = |exit| Reason::NotRetried { exit, forgiven: 0 };
         assert_eq!(end.why, not(ExitClass::Unhealthy));
         let mut cell = running();

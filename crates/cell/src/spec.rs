@@ -8,8 +8,8 @@
 
 #[cfg(feature = "schema")]
 use crate::admit::{MAX_LOG_FILES, MAX_SPAN, MIN_LOG_FILE};
-use crate::after;
 use crate::constraint::Constraint;
+use crate::dependency;
 use crate::device::DeviceRequest;
 use crate::disruption::DisruptionLimit;
 use crate::health::{HealthCheck, Probe};
@@ -23,7 +23,7 @@ use crate::resource::MAX_QUANTITY;
 use crate::resource::Resources;
 use crate::retry::Retries;
 use crate::time::Span;
-pub use after::After;
+pub use dependency::JobDependency;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ pub struct TaskSpec {
     #[serde(default)]
     pub isolation: Isolation,
     /// Files by their name in the task's folder of secrets. Their values are never shown: a spec
-    /// that is read has `(hidden)` in their place. Left out: none.
+    /// that is read has `(redacted)` in their place. Left out: none.
     #[serde(default)]
     pub secrets: BTreeMap<Token, Secret>,
 }
@@ -252,8 +252,8 @@ pub struct JobSpec {
     /// The alloc set inside which the tasks run; they charge it and nothing else.
     pub alloc_set: Option<JobKey>,
     /// Jobs that have to end before this one starts: one, or a list of them. Left out: none.
-    #[serde(default, deserialize_with = "after::one_or_more")]
-    pub after: Vec<After>,
+    #[serde(default, deserialize_with = "dependency::one_or_more")]
+    pub after: Vec<JobDependency>,
     /// All tasks are placed together or none is. Left out: false.
     #[serde(default)]
     pub gang: bool,
@@ -337,16 +337,16 @@ impl JobSpec {
 
     /// The spec as it may be shown to people.
     #[must_use]
-    pub fn shown(&self) -> JobSpec {
+    pub fn redacted(&self) -> JobSpec {
         let mut spec = self.clone();
-        spec.task.secrets.values_mut().for_each(|value| *value = Secret::hidden());
+        spec.task.secrets.values_mut().for_each(|value| *value = Secret::redacted());
         spec
     }
 
     /// What anybody in the cell may see of the spec: how much it asks for, where it may go and how
     /// it is treated, but not what it runs.
     #[must_use]
-    pub fn outline(&self) -> JobSpec {
+    pub fn public_view(&self) -> JobSpec {
         let mut spec = self.clone();
         let task = &mut spec.task;
         task.packages.clear();

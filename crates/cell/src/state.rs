@@ -14,7 +14,7 @@ use crate::load::{AllocLoad, JobLoad, MachineLoad, UserLoad};
 use crate::machine::Machine;
 use crate::name::{JobKey, Name, Token};
 use crate::quota::User;
-use crate::replay::Windows;
+use crate::replay_windows::ReplayWindows;
 use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::table::Key;
@@ -48,7 +48,7 @@ pub struct State {
     pub(crate) users: Table<UserId, User>,
     pub(crate) tokens: Table<TokenId, AccessToken>,
     pub(crate) blobs: Table<BlobId, Blob>,
-    pub(crate) windows: Windows,
+    pub(crate) windows: ReplayWindows,
     pub(crate) applied: u64,
     /// Above every attempt of a row that is gone. New rows start here, so that a late report about
     /// the former user of a row never names an attempt of the present one.
@@ -84,7 +84,7 @@ impl Default for State {
             users: Table::default(),
             tokens: Table::default(),
             blobs: Table::default(),
-            windows: Windows::default(),
+            windows: ReplayWindows::default(),
             applied: 0,
             attempt_floor: 0,
             machine_loads: Table::default(),
@@ -105,7 +105,7 @@ impl Default for State {
 
 /// Under which id a dismissal stands among the tokens. Names are as long as ids may be, so it is
 /// made from their hash; who shares one is told apart by the row.
-pub(crate) fn dismissal_name(part: PartKind, name: &Name) -> Option<Name> {
+pub(crate) fn revocation_id(part: PartKind, name: &Name) -> Option<Name> {
     let hash = xxhash_rust::xxh3::xxh3_64(name.as_str().as_bytes());
     Name::new(&format!("gone-{part}-{hash:016x}")).ok()
 }
@@ -147,7 +147,7 @@ impl State {
         &self.blobs
     }
     /// What clients were answered lately.
-    pub fn windows(&self) -> &Windows {
+    pub fn windows(&self) -> &ReplayWindows {
         &self.windows
     }
     pub fn capacity(&self) -> Resources {
@@ -180,16 +180,16 @@ impl State {
         self.token_names.get(id).copied()
     }
     /// The dismissal of a part, while it is remembered.
-    pub fn dismissal(&self, part: PartKind, name: &Name) -> Option<TokenId> {
-        let id = self.token_named(&dismissal_name(part, name)?)?;
+    pub fn revocation(&self, part: PartKind, name: &Name) -> Option<TokenId> {
+        let id = self.token_named(&revocation_id(part, name)?)?;
         let row = self.tokens.get(id)?;
         let same = matches!(&row.kind, TokenKind::Dismissed { part: p, name: n }
             if *p == part && n == name);
         same.then_some(id)
     }
     /// Whether the certificates of this part are good for nothing any more.
-    pub fn is_dismissed(&self, part: PartKind, name: &Name) -> bool {
-        self.dismissal(part, name).is_some()
+    pub fn is_revoked(&self, part: PartKind, name: &Name) -> bool {
+        self.revocation(part, name).is_some()
     }
     /// By digest.
     pub fn blob_named(&self, digest: &Token) -> Option<BlobId> {
@@ -218,7 +218,7 @@ impl State {
 
     /// Of a job that never ran: the first of those it had to wait for that did not succeed, as long
     /// as that one is known.
-    pub fn unmet(&self, job: &Job) -> Option<JobId> {
+    pub fn failed_dependency(&self, job: &Job) -> Option<JobId> {
         let needed = job.spec().after.iter().filter(|after| after.require_success);
         let failed = |id: &JobId| {
             let state = self.jobs.get(*id).map(|row| row.state);

@@ -65,7 +65,7 @@ pub(crate) trait TableRow:
 
     /// Whether it is this machine, is on it or holds room there, for whoever asks for all of a
     /// machine.
-    fn concerns(&self, _: &Rows, _: &Name) -> bool {
+    fn is_of_machine(&self, _: &Rows, _: &Name) -> bool {
         false
     }
 

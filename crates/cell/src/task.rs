@@ -11,7 +11,7 @@ use crate::name::Name;
 use crate::plan::Victim;
 use crate::reason::Reason;
 use crate::resource::Resources;
-use crate::retry::CountedApart;
+use crate::retry::EndCount;
 use crate::time::{Span, Time};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub enum TaskState {
     /// Told to stop; its machine has not seen it gone. Its room has passed on already, unless it
     /// starts again in place.
     Stopping(StopCause),
-    Dead(Fate),
+    Dead(TaskOutcome),
 }
 
 /// Why a task was told to stop, which decides what follows.
@@ -63,7 +63,7 @@ pub enum StopCause {
 impl StopCause {
     /// Whether the task starts again where it was.
     #[must_use]
-    pub fn keeps_place(self) -> bool {
+    pub fn restarts_in_place(self) -> bool {
         matches!(self, StopCause::RestartInPlace | StopCause::Unhealthy)
     }
 }
@@ -72,7 +72,7 @@ impl StopCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum TaskOutcome {
     Finished,
     /// Ended more often in a row like this, or failed more often, than its policy allows.
     Failed(ExitClass),
@@ -144,14 +144,14 @@ impl TaskState {
     pub fn holds_resources(self) -> bool {
         match self {
             TaskState::Assigned | TaskState::Running => true,
-            TaskState::Stopping(cause) => cause.keeps_place(),
+            TaskState::Stopping(cause) => cause.restarts_in_place(),
             _ => false,
         }
     }
 
     /// Bound to a machine, charged or not.
     #[must_use]
-    pub fn on_machine(self) -> bool {
+    pub fn is_on_machine(self) -> bool {
         matches!(self, TaskState::Assigned | TaskState::Running | TaskState::Stopping(_))
     }
 
@@ -188,7 +188,7 @@ pub struct CrashPair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Notice {
+pub enum NoticeOutcome {
     /// Warned, and gone by itself before its notice was over.
     LeftInTime,
     /// Warned, and still there when its notice was over: killed.
@@ -197,14 +197,14 @@ pub enum Notice {
     NotGiven,
 }
 
-impl Notice {
+impl NoticeOutcome {
     /// For people, of a task.
     #[must_use]
-    pub fn words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
-            Notice::LeftInTime => "warned, left within its notice",
-            Notice::Overrun => "warned, killed when its notice was over",
-            Notice::NotGiven => "killed without notice",
+            NoticeOutcome::LeftInTime => "warned, left within its notice",
+            NoticeOutcome::Overrun => "warned, killed when its notice was over",
+            NoticeOutcome::NotGiven => "killed without notice",
         }
     }
 }
@@ -213,7 +213,7 @@ impl Notice {
 /// event feed tells the whole story; this is its last line, kept where the row is read anyway.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LastEnd {
+pub struct LastAttemptEnd {
     pub attempt: u32,
     /// When it was told to end, or was seen ended by itself.
     pub at: Time,
@@ -221,13 +221,13 @@ pub struct LastEnd {
     pub machine: Name,
     pub why: Reason,
     /// Of one that was told to end and is gone: what became of the warning, where that was seen.
-    pub notice: Option<Notice>,
+    pub notice: Option<NoticeOutcome>,
 }
 
 /// Crashes on one machine after which the pairing is avoided.
 pub const CRASHES_TO_AVOID: u8 = 2;
 /// How long a crash counts against its machine.
-pub const CRASH_KEEP: Span = Span::seconds(3600);
+pub const CRASH_PAIR_RETENTION: Span = Span::seconds(3600);
 /// Crash pairings remembered per task; the oldest is forgotten first.
 pub const MAX_CRASH_PAIRS: usize = 8;
 
@@ -244,7 +244,7 @@ pub struct Task {
     /// Version of the job's spec this task runs, or will run.
     pub version: u32,
     /// Where it is, and where room is kept for it besides. Invariant: empty unless
-    /// `state.on_machine()`; a reservation beside the primary hold only while it runs.
+    /// `state.is_on_machine()`; a reservation beside the primary hold only while it runs.
     pub holds: Holds,
     /// Logged reservation, or what a placement will reserve: the limits unless something better is
     /// known. Invariant: at most the limits, at least the disk it must retain.
@@ -252,13 +252,13 @@ pub struct Task {
     pub failures_in_row: u32,
     /// Ends in a row that do not use up the job's `max_failures`. Invariant: in order, each kind
     /// once; the failures among them are among `failures_in_row`.
-    pub apart: Vec<CountedApart>,
+    pub apart: Vec<EndCount>,
     /// Not placed before this time: back-off, or the lease of an `at_most_one` job.
     pub not_before: Time,
     pub changed_at: Time,
     pub crashed_on: Vec<CrashPair>,
     /// Of the attempt that ended last, or was told to.
-    pub last_end: Option<LastEnd>,
+    pub last_end: Option<LastAttemptEnd>,
     /// Of one that was pushed out: the most notice it gets, if those who take its room say so.
     pub notice_max: Option<Span>,
 }

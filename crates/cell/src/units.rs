@@ -26,7 +26,7 @@ pub fn amount(dimension: Dimension, value: u64, rounding: Rounding) -> String {
 /// `whole.fraction` without trailing zeros.
 #[must_use]
 pub fn decimal(whole: u64, fraction: u64, digits: usize) -> String {
-    let whole = grouped(whole);
+    let whole = group_digits(whole);
     if fraction == 0 {
         return whole;
     }
@@ -49,7 +49,7 @@ fn bytes(value: u64, rounding: Rounding) -> String {
 
 /// `12477` as `12,477`.
 #[must_use]
-pub fn grouped(value: u64) -> String {
+pub fn group_digits(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -63,27 +63,27 @@ pub fn grouped(value: u64) -> String {
 
 /// `1 machine`, `12,477 machines`.
 #[must_use]
-pub fn counted(number: u64, noun: &str) -> String {
-    counted_as(number, noun, &format!("{noun}s"))
+pub fn pluralize(number: u64, noun: &str) -> String {
+    pluralize_as(number, noun, &format!("{noun}s"))
 }
 
 /// The same for nouns with a plural of their own, and for what is said of them: `1 entry`,
 /// `2 tasks wait`.
 #[must_use]
-pub fn counted_as(number: u64, one: &str, many: &str) -> String {
+pub fn pluralize_as(number: u64, singular: &str, plural: &str) -> String {
     match number {
-        1 => format!("1 {one}"),
-        _ => format!("{} {many}", grouped(number)),
+        1 => format!("1 {singular}"),
+        _ => format!("{} {plural}", group_digits(number)),
     }
 }
 
 /// `once`, `twice`, `3 times`.
 #[must_use]
-pub fn times(number: u64) -> String {
+pub fn times_text(number: u64) -> String {
     match number {
         1 => "once".into(),
         2 => "twice".into(),
-        _ => format!("{} times", grouped(number)),
+        _ => format!("{} times", group_digits(number)),
     }
 }
 
@@ -93,11 +93,11 @@ mod tests {
 
     #[test]
     fn one_is_not_told_as_many() {
-        let said = [0, 1, 2, 1200].map(|number| counted(number, "task"));
-        assert_eq!(said, ["0 tasks", "1 task", "2 tasks", "1,200 tasks"]);
-        let said = [1, 3].map(|number| counted_as(number, "entry", "entries"));
-        assert_eq!(said, ["1 entry", "3 entries"]);
-        assert_eq!([0, 1, 2, 3].map(times), ["0 times", "once", "twice", "3 times"]);
+        let texts = [0, 1, 2, 1200].map(|number| pluralize(number, "task"));
+        assert_eq!(texts, ["0 tasks", "1 task", "2 tasks", "1,200 tasks"]);
+        let texts = [1, 3].map(|number| pluralize_as(number, "entry", "entries"));
+        assert_eq!(texts, ["1 entry", "3 entries"]);
+        assert_eq!([0, 1, 2, 3].map(times_text), ["0 times", "once", "twice", "3 times"]);
     }
 
     #[test]
@@ -115,15 +115,15 @@ mod tests {
         check(Dimension::Cpu, 2500, Rounding::Up, "2.5 cores");
         check(Dimension::Cpu, 1000, Rounding::Up, "1 core");
         check(Dimension::Cpu, 50, Rounding::Up, "0.05 cores");
-        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(group_digits(1_234_567), "1,234,567");
     }
 
     #[test]
     fn what_is_asked_never_reads_like_what_is_free() {
         for free in [0u64, 1023, 1024, (1 << 30) - 1, 1 << 30, (3 << 30) + 12345] {
-            let asked = amount(Dimension::Ram, free + 1, Rounding::Up);
+            let requested = amount(Dimension::Ram, free + 1, Rounding::Up);
             let available = amount(Dimension::Ram, free, Rounding::Down);
-            assert_ne!(asked, available, "{free}");
+            assert_ne!(requested, available, "{free}");
         }
     }
 }

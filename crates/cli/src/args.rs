@@ -1,10 +1,10 @@
 //! Options that several verbs share, and what they mean.
 
 use crate::failure::Failure;
-use crate::output::{Output, parser};
-use cellwright_cell::reclaim::Settings;
+use crate::output::{Output, format_parser};
+use cellwright_cell::reclaim::ReclaimConfig;
 use cellwright_sched::Options;
-use cellwright_sched::score::packing::Model;
+use cellwright_sched::score::packing::PackingModel;
 use cellwright_sched::solve::options::DEFAULT_SAMPLE;
 use cellwright_sim::convert::UsageModel;
 use cellwright_sim::experiment::load::LoadOptions;
@@ -28,7 +28,7 @@ pub struct TraceArgs {
 
     /// What tasks are charged: their limits, or the smaller reservations that reclamation leaves
     #[arg(long, value_enum, default_value = "reservations")]
-    pub at: At,
+    pub at: ChargeBasis,
 
     /// The cell this many whole seconds after trace start, such as 3600 [default: at the start];
     /// google2011 only, needs its event tables
@@ -58,7 +58,7 @@ pub struct TraceArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum At {
+pub enum ChargeBasis {
     /// Every task reserves its limits: no reclamation.
     Limits,
     /// Tasks reserve what they use plus a margin.
@@ -75,16 +75,20 @@ pub enum Reclaim {
 }
 
 /// Thousandths of the limits that tasks are taken to use.
-const USAGE_CPU: u32 = 400;
-const USAGE_RAM: u32 = 550;
+const DEFAULT_USAGE_CPU_PERMILLE: u32 = 400;
+const DEFAULT_USAGE_RAM_PERMILLE: u32 = 550;
 
 impl TraceArgs {
     pub fn load_options(&self) -> Result<LoadOptions, Failure> {
         if self.pods.is_some() && !self.is_openb() {
-            return Err(not_for("--pods", &self.trace, "openb:DIR"));
+            return Err(unsupported_option("--pods", &self.trace, "openb:DIR"));
         }
-        if let Some(option) = self.modelled().filter(|_| self.is_checkpoint()) {
-            return Err(not_for(option, &self.trace, "traces that do not know what is reserved"));
+        if let Some(option) = self.first_usage_option().filter(|_| self.is_checkpoint()) {
+            return Err(unsupported_option(
+                option,
+                &self.trace,
+                "traces that do not know what is reserved",
+            ));
         }
         Ok(LoadOptions {
             source: self.trace.clone(),
@@ -105,29 +109,29 @@ impl TraceArgs {
     }
 
     /// The first option given that says what usage to assume.
-    fn modelled(&self) -> Option<&'static str> {
-        let given = [
+    fn first_usage_option(&self) -> Option<&'static str> {
+        let options = [
             ("--usage-cpu", self.usage_cpu.is_some()),
             ("--usage-ram", self.usage_ram.is_some()),
             ("--reclaim", self.reclaim.is_some()),
         ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 
     fn usage(&self) -> Result<Option<UsageModel>, Failure> {
-        match (self.at, self.modelled()) {
-            (At::Limits, Some(option)) => Err(Failure::Usage {
+        match (self.at, self.first_usage_option()) {
+            (ChargeBasis::Limits, Some(option)) => Err(Failure::Usage {
                 message: format!("{option} has no effect with --at limits: nothing is reclaimed"),
                 next: format!("leave out {option}, or use --at reservations"),
             }),
-            (At::Limits, None) => Ok(None),
-            (At::Reservations, _) => Ok(Some(UsageModel {
-                cpu_permille: self.usage_cpu.unwrap_or(USAGE_CPU),
-                ram_permille: self.usage_ram.unwrap_or(USAGE_RAM),
+            (ChargeBasis::Limits, None) => Ok(None),
+            (ChargeBasis::Reservations, _) => Ok(Some(UsageModel {
+                cpu_permille: self.usage_cpu.unwrap_or(DEFAULT_USAGE_CPU_PERMILLE),
+                ram_permille: self.usage_ram.unwrap_or(DEFAULT_USAGE_RAM_PERMILLE),
                 settings: match self.reclaim {
-                    Some(Reclaim::Baseline) => Settings::BASELINE,
-                    Some(Reclaim::Aggressive) => Settings::AGGRESSIVE,
-                    Some(Reclaim::Medium) | None => Settings::MEDIUM,
+                    Some(Reclaim::Baseline) => ReclaimConfig::BASELINE,
+                    Some(Reclaim::Aggressive) => ReclaimConfig::AGGRESSIVE,
+                    Some(Reclaim::Medium) | None => ReclaimConfig::MEDIUM,
                 },
             })),
         }
@@ -135,7 +139,7 @@ impl TraceArgs {
 }
 
 /// An option that the given trace cannot use.
-pub fn not_for(option: &str, trace: &TraceSource, allowed: &str) -> Failure {
+pub fn unsupported_option(option: &str, trace: &TraceSource, allowed: &str) -> Failure {
     Failure::Usage {
         message: format!("{option} does not apply to {trace}; allowed: only with {allowed}"),
         next: format!("the same command without {option}"),
@@ -176,7 +180,7 @@ pub struct SchedulerArgs {
 
 /// How a command looks for machines when the command line does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usual {
+pub enum MachineSearch {
     /// Enough of them in a random order, as in a live cell.
     Sampled,
     /// All of them.
@@ -184,12 +188,12 @@ pub enum Usual {
 }
 
 impl SchedulerArgs {
-    pub fn options(&self, model: Model, usual: Usual) -> Options {
+    pub fn options(&self, model: PackingModel, default_search: MachineSearch) -> Options {
         // Of two flags the later one counts, and the other is as if it had not been given.
         let is_sampled = match (self.randomization, self.no_randomization) {
             (true, _) => true,
             (false, true) => false,
-            (false, false) => usual == Usual::Sampled,
+            (false, false) => default_search == MachineSearch::Sampled,
         };
         Options {
             classes: !self.no_classes,
@@ -213,11 +217,11 @@ pub enum Score {
 }
 
 impl Score {
-    pub fn model(self) -> Model {
+    pub fn model(self) -> PackingModel {
         match self {
-            Score::Hybrid => Model::Hybrid,
-            Score::BestFit => Model::BestFit,
-            Score::WorstFit => Model::WorstFit,
+            Score::Hybrid => PackingModel::Hybrid,
+            Score::BestFit => PackingModel::BestFit,
+            Score::WorstFit => PackingModel::WorstFit,
         }
     }
 }
@@ -227,7 +231,7 @@ pub struct OutputArgs {
     /// A table for people; the value as JSON or YAML, one object a line, or names alone, for
     /// programs [default: table, or what CELL_OUTPUT says]
     #[arg(short, long, value_name = "FORM", default_value = "table", hide_default_value = true,
-          value_parser = parser())]
+          value_parser = format_parser())]
     pub output: Output,
 }
 
@@ -241,35 +245,36 @@ pub struct WatchArgs {
 
 /// `0.4` to 400 thousandths.
 fn parse_fraction(text: &str) -> Result<u32, String> {
-    permille(text, 1000).ok_or_else(|| "allowed: 0 to 1 with at most 3 decimals, as 0.4".into())
+    parse_permille(text, 1000)
+        .ok_or_else(|| "allowed: 0 to 1 with at most 3 decimals, as 0.4".into())
 }
 
 /// `1.3` to 1300 thousandths.
 pub fn parse_load(text: &str) -> Result<u32, String> {
-    let load = permille(text, 100_000).filter(|load| *load > 0);
+    let load = parse_permille(text, 100_000).filter(|load| *load > 0);
     load.ok_or_else(|| "allowed: 0.001 to 100 with at most 3 decimals, as 1.3".into())
 }
 
-fn permille(text: &str, most: u64) -> Option<u32> {
+fn parse_permille(text: &str, max: u64) -> Option<u32> {
     let value = parse_scaled(text, 3, Rounding::Exact).ok()?;
-    u32::try_from(value).ok().filter(|value| u64::from(*value) <= most)
+    u32::try_from(value).ok().filter(|value| u64::from(*value) <= max)
 }
 
 /// A trace as typed; a relative path that does not exist here is taken below `$CELL_TRACES`.
 fn parse_trace(text: &str) -> Result<TraceSource, TraceSourceError> {
-    let below = |path: PathBuf| {
+    let resolve = |path: PathBuf| {
         let root = std::env::var_os("CELL_TRACES").map(PathBuf::from);
-        let elsewhere = root.filter(|_| path.is_relative()).map(|root| root.join(&path));
-        match elsewhere.filter(|there| !path.exists() && there.exists()) {
-            Some(there) => there,
+        let below_traces = root.filter(|_| path.is_relative()).map(|root| root.join(&path));
+        match below_traces.filter(|below_root| !path.exists() && below_root.exists()) {
+            Some(below_root) => below_root,
             None => path,
         }
     };
     Ok(match text.parse()? {
-        TraceSource::Google2011(path) => TraceSource::Google2011(below(path)),
-        TraceSource::Openb(path) => TraceSource::Openb(below(path)),
-        TraceSource::Swf(path) => TraceSource::Swf(below(path)),
-        TraceSource::Example(path) => TraceSource::Example(below(path)),
-        TraceSource::Checkpoint(path) => TraceSource::Checkpoint(below(path)),
+        TraceSource::Google2011(path) => TraceSource::Google2011(resolve(path)),
+        TraceSource::Openb(path) => TraceSource::Openb(resolve(path)),
+        TraceSource::Swf(path) => TraceSource::Swf(resolve(path)),
+        TraceSource::Example(path) => TraceSource::Example(resolve(path)),
+        TraceSource::Checkpoint(path) => TraceSource::Checkpoint(resolve(path)),
     })
 }

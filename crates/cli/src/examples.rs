@@ -9,7 +9,7 @@ use clap::Command;
 pub const HEADING: &str = "Examples:";
 
 /// What is typed after `cell` for the command, and examples of it, without `cell`.
-const SHORT: [(&str, &[&str]); 65] = [
+const COMMAND_EXAMPLES: [(&str, &[&str]); 65] = [
     ("dev", &["dev", "dev --driver process --data-dir ./my-cell", "dev --machines 20 --cpu 8"]),
     ("top", &["top", "top --jobs", "top --once"]),
     ("drain", &["drain m1 --wait", "drain m1 m2", "drain -m m1 --undo"]),
@@ -81,22 +81,22 @@ const SHORT: [(&str, &[&str]); 65] = [
 ];
 
 /// The same commands with their examples.
-pub fn added(command: Command) -> Command {
-    command.mut_subcommands(|inner| below(inner, ""))
+pub fn add_examples(command: Command) -> Command {
+    command.mut_subcommands(|inner| add_below(inner, ""))
 }
 
-fn below(command: Command, parents: &str) -> Command {
-    let typed = format!("{parents}{}", command.get_name());
-    let known = SHORT.iter().find(|(name, _)| *name == typed);
-    let command = match known {
-        Some((_, examples)) => with(command, examples),
+fn add_below(command: Command, parents: &str) -> Command {
+    let command_path = format!("{parents}{}", command.get_name());
+    let known_examples = COMMAND_EXAMPLES.iter().find(|(name, _)| *name == command_path);
+    let command = match known_examples {
+        Some((_, examples)) => append_examples(command, examples),
         None => command,
     };
-    command.mut_subcommands(|inner| below(inner, &format!("{typed} ")))
+    command.mut_subcommands(|inner| add_below(inner, &format!("{command_path} ")))
 }
 
 /// Before whatever else its help ends with.
-fn with(command: Command, examples: &[&str]) -> Command {
+fn append_examples(command: Command, examples: &[&str]) -> Command {
     let lines: Vec<String> = examples.iter().map(|words| format!("\n  cell {words}")).collect();
     let rest = command.get_after_help().map(|rest| format!("\n\n{rest}")).unwrap_or_default();
     command.after_help(format!("{HEADING}{}{rest}", lines.concat()))
@@ -143,32 +143,34 @@ mod tests {
     }
 
     /// Every command that does something, by what is typed for it.
-    fn leaves(command: &Command, typed: &str, found: &mut Vec<(String, Command)>) {
+    fn leaves(command: &Command, command_path: &str, found: &mut Vec<(String, Command)>) {
         let mut inner = command.get_subcommands().filter(|inner| inner.get_name() != "help");
         let Some(first) = inner.next() else {
-            found.push((typed.to_owned(), command.clone()));
+            found.push((command_path.to_owned(), command.clone()));
             return;
         };
         for inner in std::iter::once(first).chain(inner) {
-            leaves(inner, &format!("{typed} {}", inner.get_name()), found);
+            leaves(inner, &format!("{command_path} {}", inner.get_name()), found);
         }
     }
 
     #[test]
     fn every_command_has_an_example_and_every_example_can_be_typed() {
-        let mut root = added(crate::Cli::command());
+        let mut root = add_examples(crate::Cli::command());
         root.build();
         let (mut all, mut wrong) = (Vec::new(), Vec::new());
         leaves(&root, "cell", &mut all);
-        for (typed, mut command) in all {
+        for (command_path, mut command) in all {
             let examples = examples(&command.render_long_help().to_string());
-            let is_own = |line: &&String| line.starts_with(&typed) || typed.starts_with("cell job");
+            let is_own = |line: &&String| {
+                line.starts_with(&command_path) || command_path.starts_with("cell job")
+            };
             if !examples.iter().any(|line| is_own(&line)) {
-                wrong.push(format!("{typed} has no example of its own: {examples:?}"));
+                wrong.push(format!("{command_path} has no example of its own: {examples:?}"));
             }
             for line in examples.iter().filter(|line| line.starts_with("cell ")) {
                 if let Err(error) = root.clone().try_get_matches_from(words(line)) {
-                    wrong.push(format!("{typed}: {line}: {error}"));
+                    wrong.push(format!("{command_path}: {line}: {error}"));
                 }
             }
         }
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn groups_of_commands_have_examples_that_can_be_typed() {
-        let mut root = added(crate::Cli::command());
+        let mut root = add_examples(crate::Cli::command());
         root.build();
         let help = [root.clone()].into_iter().chain(root.get_subcommands().cloned());
         let lines = help.flat_map(|mut group| {
@@ -196,11 +198,11 @@ mod tests {
     #[test]
     fn what_stands_in_the_table_is_a_command() {
         let mut all = Vec::new();
-        let root = added(crate::Cli::command());
+        let root = add_examples(crate::Cli::command());
         leaves(&root, "cell", &mut all);
-        for (typed, _) in SHORT {
-            let is_leaf = all.iter().any(|(name, _)| *name == format!("cell {typed}"));
-            assert!(is_leaf || root.find_subcommand(typed).is_some(), "{typed}");
+        for (command_path, _) in COMMAND_EXAMPLES {
+            let is_leaf = all.iter().any(|(name, _)| *name == format!("cell {command_path}"));
+            assert!(is_leaf || root.find_subcommand(command_path).is_some(), "{command_path}");
         }
     }
 

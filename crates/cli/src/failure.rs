@@ -1,8 +1,8 @@
 //! What can go wrong, for people: the cause, then what to type next.
 
-use crate::output::warn;
+use crate::output::print_stderr;
 use crate::style;
-use crate::table::wrapped;
+use crate::table::wrap;
 use cellwright_agent::identity::IdentityError;
 use cellwright_agent::main_loop::AgentError;
 use cellwright_api::client::ClientError;
@@ -12,7 +12,7 @@ use cellwright_sim::experiment::arrivals::ArrivalError;
 use cellwright_sim::experiment::compact::CompactError;
 use cellwright_sim::experiment::load::LoadError;
 use cellwright_sim::experiment::pack::PackError;
-use cellwright_sim::experiment::scheduler::PlanRefused;
+use cellwright_sim::experiment::scheduler::PlanRejected;
 use cellwright_sim::experiment::threads::ThreadsError;
 use cellwright_sim::trace::TraceError;
 use cellwright_store::OpenError;
@@ -24,7 +24,7 @@ pub enum Failure {
     #[error("{message}")]
     Usage { message: String, next: String },
     #[error("{message}")]
-    Work { message: String, next: String },
+    Operation { message: String, next: String },
     #[error("cannot write {what}: {source}")]
     Write { what: String, source: io::Error },
     /// The reader of our output went away, as `head` does.
@@ -34,72 +34,74 @@ pub enum Failure {
 
 impl Failure {
     /// Writes cause and next step to stderr.
-    pub fn show(&self) {
+    pub fn print(&self) {
         let next = match self {
-            Failure::Usage { next, .. } | Failure::Work { next, .. } => next.as_str(),
+            Failure::Usage { next, .. } | Failure::Operation { next, .. } => next.as_str(),
             Failure::Write { .. } => "check the path and the free space, then run it again",
             Failure::OutputClosed => return,
         };
         let style = style::for_stderr();
-        warn(&said(&style.bad("error:"), "error:", &self.to_string()));
-        warn(&said(&style.strong("next:"), "next:", next));
+        print_stderr(&with_label(&style.bad("error:"), "error:", &self.to_string()));
+        print_stderr(&with_label(&style.strong("next:"), "next:", next));
     }
 
-    /// As any error of the cell; of a change that may take effect all the same, `look` is what to
+    /// As any error of the cell; of a change that may take effect all the same, `check_command` is what to
     /// type to see whether it did.
-    pub fn of_change(error: ClientError, look: &str) -> Failure {
-        let is_open = error.is_in_doubt();
+    pub fn from_change(error: ClientError, check_command: &str) -> Failure {
+        let is_in_doubt = error.is_in_doubt();
         match Failure::from(error) {
-            Failure::Work { message, next } if is_open => {
-                let next = next.replace(SEE_WHETHER, look);
-                Failure::Work { message, next }
+            Failure::Operation { message, next } if is_in_doubt => {
+                let next = next.replace(SEE_EVENTS, check_command);
+                Failure::Operation { message, next }
             }
             other => other,
         }
     }
 
     /// The same, with what it is about before the cause.
-    pub fn about(self, what: &str) -> Failure {
-        let of = |message: String| format!("{what}: {message}");
+    pub fn with_context(self, subject: &str) -> Failure {
+        let prefixed = |message: String| format!("{subject}: {message}");
         match self {
-            Failure::Usage { message, next } => Failure::Usage { message: of(message), next },
-            Failure::Work { message, next } => Failure::Work { message: of(message), next },
+            Failure::Usage { message, next } => Failure::Usage { message: prefixed(message), next },
+            Failure::Operation { message, next } => {
+                Failure::Operation { message: prefixed(message), next }
+            }
             other => other,
         }
     }
 
-    pub fn work(cause: &dyn std::error::Error, next: &str) -> Failure {
-        Failure::Work { message: cause.to_string(), next: next.to_owned() }
+    pub fn from_error(cause: &dyn std::error::Error, next: &str) -> Failure {
+        Failure::Operation { message: cause.to_string(), next: next.to_owned() }
     }
 }
 
 /// A word and what follows it: wrapped for a person at a terminal, on one line for whoever reads it
-/// with a program. `plain` is the word without its colour.
-fn said(word: &str, plain: &str, text: &str) -> String {
+/// with a program. `plain_label` is the word without its colour.
+fn with_label(label: &str, plain_label: &str, text: &str) -> String {
     match io::stderr().is_terminal() {
-        true => folded(plain, text).replacen(plain, word, 1),
-        false => format!("{word} {text}\n"),
+        true => wrap_lines(plain_label, text).replacen(plain_label, label, 1),
+        false => format!("{label} {text}\n"),
     }
 }
 
 /// Each line of the text wrapped by itself; what was set out over several lines keeps them.
-fn folded(plain: &str, text: &str) -> String {
+fn wrap_lines(plain_label: &str, text: &str) -> String {
     let mut out = String::new();
     for (at, line) in text.lines().enumerate() {
         let indent = &line[..line.len() - line.trim_start().len()];
-        let first = if at == 0 { format!("{plain} ") } else { indent.to_owned() };
-        out.push_str(&wrapped(&first, &format!("{indent}  "), line));
+        let first = if at == 0 { format!("{plain_label} ") } else { indent.to_owned() };
+        out.push_str(&wrap(&first, &format!("{indent}  "), line));
     }
     out
 }
 
-const FAULT: &str = "this is a fault of the program, not of your input: run the same command with \
+const REPORT_BUG: &str = "this is a fault of the program, not of your input: run the same command with \
      -o json and report it";
 
 /// Where nothing nearer is known.
-const SEE_WHETHER: &str = "cell events";
+const SEE_EVENTS: &str = "cell events";
 
-const LOOK_AT_TRACE: &str = "\
+const CHECK_TRACE_HINT: &str = "\
 check the path after the colon; for a cell that is sure to work type
       cell sim pack --trace example:examples/small-cell";
 
@@ -108,13 +110,13 @@ impl From<LoadError> for Failure {
         let message = error.to_string();
         match error {
             LoadError::Convert(error) => error.into(),
-            LoadError::Refused(refused) => Failure::work(&refused, FAULT),
+            LoadError::Rejected(plain_error) => Failure::from_error(&plain_error, REPORT_BUG),
             LoadError::NotForThisTrace { option, .. } => {
                 Failure::Usage { message, next: format!("the same command without {option}") }
             }
             LoadError::Empty { .. } => {
                 let next = "leave out --prod-only, or choose another trace".into();
-                Failure::Work { message, next }
+                Failure::Operation { message, next }
             }
         }
     }
@@ -123,42 +125,42 @@ impl From<LoadError> for Failure {
 impl From<ConvertError> for Failure {
     fn from(error: ConvertError) -> Failure {
         let next = match &error {
-            ConvertError::Trace(error) => return of_trace(error),
+            ConvertError::Trace(error) => return from_trace_error(error),
             ConvertError::Load(_) => "choose another --load or --pods",
             ConvertError::Checkpoint(_) => "take another one: cell checkpoint ls",
             ConvertError::Name(_) | ConvertError::Field { .. } => {
                 "correct that field in the trace, then run it again"
             }
         };
-        Failure::work(&error, next)
+        Failure::from_error(&error, next)
     }
 }
 
-fn of_trace(error: &TraceError) -> Failure {
+fn from_trace_error(error: &TraceError) -> Failure {
     let usage = |next: String| Failure::Usage { message: error.to_string(), next };
     match error {
-        TraceError::NoPodList { known, .. } => match known.first() {
+        TraceError::UnknownPodList { known, .. } => match known.first() {
             Some(first) => {
                 usage(format!("one of those, or all of them: --pods {first}, --pods all"))
             }
-            None => Failure::work(error, LOOK_AT_TRACE),
+            None => Failure::from_error(error, CHECK_TRACE_HINT),
         },
         TraceError::BeyondTrace { last_us, .. } => {
             let last = last_us / 1_000_000;
             usage(format!("a time up to that, such as --at-time {last}; without it, the start"))
         }
-        TraceError::Missing { what, .. } if what.ends_with("_events") => Failure::work(
+        TraceError::Missing { what, .. } if what.ends_with("_events") => Failure::from_error(
             error,
             "put that table there, or leave out --at-time: the start needs no event tables",
         ),
-        _ => Failure::work(error, LOOK_AT_TRACE),
+        _ => Failure::from_error(error, CHECK_TRACE_HINT),
     }
 }
 
 impl From<PackError> for Failure {
     fn from(error: PackError) -> Failure {
         match error {
-            PackError::Plan(error) => error.into(),
+            PackError::PlanRejected(error) => error.into(),
             PackError::NoSuchTask(error) => Failure::Usage {
                 message: error.to_string(),
                 next: "correct the name after --explain, or give a number of classes".into(),
@@ -167,15 +169,15 @@ impl From<PackError> for Failure {
     }
 }
 
-impl From<PlanRefused> for Failure {
-    fn from(error: PlanRefused) -> Failure {
-        Failure::work(&error, FAULT)
+impl From<PlanRejected> for Failure {
+    fn from(error: PlanRejected) -> Failure {
+        Failure::from_error(&error, REPORT_BUG)
     }
 }
 
 impl From<ThreadsError> for Failure {
     fn from(error: ThreadsError) -> Failure {
-        Failure::work(&error, "the same command with --threads 1")
+        Failure::from_error(&error, "the same command with --threads 1")
     }
 }
 
@@ -183,8 +185,8 @@ impl From<ArrivalError> for Failure {
     fn from(error: ArrivalError) -> Failure {
         match error {
             ArrivalError::Convert(error) => error.into(),
-            ArrivalError::Refused(error) => Failure::work(&error, FAULT),
-            ArrivalError::Plan(error) => error.into(),
+            ArrivalError::Rejected(error) => Failure::from_error(&error, REPORT_BUG),
+            ArrivalError::PlanRejected(error) => error.into(),
             ArrivalError::Threads(error) => error.into(),
         }
     }
@@ -193,10 +195,10 @@ impl From<ArrivalError> for Failure {
 impl From<CompactError> for Failure {
     fn from(error: CompactError) -> Failure {
         match error {
-            CompactError::Refused(error) => Failure::work(&error, FAULT),
-            CompactError::Plan(error) => error.into(),
+            CompactError::Rejected(error) => Failure::from_error(&error, REPORT_BUG),
+            CompactError::PlanRejected(error) => error.into(),
             CompactError::Threads(error) => error.into(),
-            error @ CompactError::DoesNotFit { .. } => Failure::work(
+            error @ CompactError::DoesNotFit { .. } => Failure::from_error(
                 &error,
                 "see which tasks they are: cell sim pack --explain 5, then raise \
                  --pending-permille",
@@ -211,15 +213,14 @@ impl From<ClientError> for Failure {
             ClientError::Api(error) => error.to_string(),
             other => other.to_string(),
         };
-        let is_open = error.is_in_doubt();
+        let is_in_doubt = error.is_in_doubt();
         match error {
-            ClientError::Api(error) if is_open => {
-                let next =
-                    format!("{}; then see whether it took effect: {SEE_WHETHER}", error.hint);
-                Failure::Work { message, next }
+            ClientError::Api(error) if is_in_doubt => {
+                let next = format!("{}; then see whether it took effect: {SEE_EVENTS}", error.hint);
+                Failure::Operation { message, next }
             }
-            ClientError::Api(error) => Failure::Work { message, next: error.hint },
-            ClientError::Settings(_) => Failure::Usage {
+            ClientError::Api(error) => Failure::Operation { message, next: error.hint },
+            ClientError::InvalidConfig(_) => Failure::Usage {
                 message,
                 next: "correct --master, or use --context with a context of that cell".into(),
             },
@@ -227,27 +228,27 @@ impl From<ClientError> for Failure {
                 let next = "see whether a master runs there: systemctl status cell-master; for a \
                             cell of your own: cell dev (make run); for another one: cell context \
                             ls";
-                Failure::Work { message, next: next.into() }
+                Failure::Operation { message, next: next.into() }
             }
             ClientError::Unknown(_) => {
                 let next =
-                    format!("look whether it took effect before you do it again: {SEE_WHETHER}");
-                Failure::Work { message, next }
+                    format!("look whether it took effect before you do it again: {SEE_EVENTS}");
+                Failure::Operation { message, next }
             }
             ClientError::BadReply(_) => {
                 let next = "compare `cell --version` with the version in `cell master status`";
-                Failure::Work { message, next: next.into() }
+                Failure::Operation { message, next: next.into() }
             }
         }
     }
 }
 
 /// Of a folder that is refused for whose it is, or who may read it.
-const MEND_FOLDER: &str = "mend the folder as said there, or choose another data_dir; then start \
+const FIX_FOLDER: &str = "mend the folder as said there, or choose another data_dir; then start \
      again";
 
 /// Whether the cause is told by us, with what to do about it, and not by the kernel.
-fn says_itself(why: &io::Error) -> bool {
+fn names_remedy(why: &io::Error) -> bool {
     why.kind() == io::ErrorKind::PermissionDenied && why.get_ref().is_some()
 }
 
@@ -262,7 +263,7 @@ impl From<ServeError> for Failure {
             ServeError::Dev(_) => "see whose the folder is that is named, then start again",
             ServeError::Identity(_)
             | ServeError::Tls(_)
-            | ServeError::Store(OpenError::Foreign { .. }) => {
+            | ServeError::Store(OpenError::WrongOwner { .. }) => {
                 "see whether data_dir is that of this replica; `cell master init` makes a new cell"
             }
             ServeError::Store(OpenError::Damaged { .. }) => {
@@ -274,7 +275,7 @@ impl From<ServeError> for Failure {
             ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
                 "stop the other process, or give this one another data_dir"
             }
-            ServeError::Disk(why) if says_itself(why) => MEND_FOLDER,
+            ServeError::Disk(why) if names_remedy(why) => FIX_FOLDER,
             ServeError::Store(OpenError::Disk { .. })
             | ServeError::Disk(_)
             | ServeError::Blobs(_) => {
@@ -282,7 +283,7 @@ impl From<ServeError> for Failure {
             }
             _ => "correct the configuration and start again",
         };
-        Failure::work(&error, next)
+        Failure::from_error(&error, next)
     }
 }
 
@@ -292,7 +293,7 @@ impl From<AgentError> for Failure {
             AgentError::Config(_) => "correct the configuration and start again",
             AgentError::Listen { .. } => "stop what listens there, or choose another `listen`",
             AgentError::Occupied(_) => "stop the other agent, or give this one another data_dir",
-            AgentError::Folder(why) if says_itself(why) => MEND_FOLDER,
+            AgentError::Folder(why) if names_remedy(why) => FIX_FOLDER,
             AgentError::Record(_)
             | AgentError::Folder(_)
             | AgentError::Io { .. }
@@ -300,7 +301,7 @@ impl From<AgentError> for Failure {
                 "see whether data_dir can be written and has room, then start again"
             }
         };
-        Failure::work(&error, next)
+        Failure::from_error(&error, next)
     }
 }
 
@@ -310,7 +311,7 @@ impl From<IdentityError> for Failure {
             IdentityError::OtherName { .. } => "correct `name`, or join under this machine's name",
             _ => "join again with a new token: cell agent join",
         };
-        Failure::work(&error, next)
+        Failure::from_error(&error, next)
     }
 }
 
@@ -321,7 +322,7 @@ mod tests {
 
     fn next(failure: impl Into<Failure>) -> String {
         match failure.into() {
-            Failure::Usage { next, .. } | Failure::Work { next, .. } => next,
+            Failure::Usage { next, .. } | Failure::Operation { next, .. } => next,
             other => panic!("{other:?}"),
         }
     }
@@ -329,10 +330,10 @@ mod tests {
     #[test]
     fn errors_are_wrapped_at_words_and_keep_the_lines_they_have() {
         let long = "word ".repeat(30);
-        let text = folded("error:", &long);
+        let text = wrap_lines("error:", &long);
         assert!(text.lines().count() == 3 && text.starts_with("error: word"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert_eq!(folded("next:", LOOK_AT_TRACE), format!("next: {LOOK_AT_TRACE}\n"));
+        assert_eq!(wrap_lines("next:", CHECK_TRACE_HINT), format!("next: {CHECK_TRACE_HINT}\n"));
     }
 
     #[test]
@@ -340,30 +341,34 @@ mod tests {
         let damaged =
             OpenError::Damaged { file: "log/1".into(), offset: 300, what: "a wrong sum".into() };
         assert!(next(ServeError::Store(damaged)).contains("cell master repair"));
-        let open = || io::Error::new(io::ErrorKind::PermissionDenied, "x is open: chmod 700 x");
-        for said in [next(ServeError::Disk(open())), next(AgentError::Folder(open()))] {
-            assert!(said.starts_with("mend the folder as said there"), "{said}");
+        let too_open = || io::Error::new(io::ErrorKind::PermissionDenied, "x is open: chmod 700 x");
+        for next_step in [next(ServeError::Disk(too_open())), next(AgentError::Folder(too_open()))]
+        {
+            assert!(next_step.starts_with("mend the folder as said there"), "{next_step}");
         }
-        let refused = next(ServeError::Disk(io::Error::from_raw_os_error(13)));
-        assert!(refused.contains("can be written"), "{refused}");
-        let busy = next(ServeError::Disk(io::Error::from(io::ErrorKind::WouldBlock)));
-        assert!(busy.contains("stop the other"), "{busy}");
+        let plain_error = next(ServeError::Disk(io::Error::from_raw_os_error(13)));
+        assert!(plain_error.contains("can be written"), "{plain_error}");
+        let would_block = next(ServeError::Disk(io::Error::from(io::ErrorKind::WouldBlock)));
+        assert!(would_block.contains("stop the other"), "{would_block}");
         let full = next(ServeError::Disk(io::Error::from(io::ErrorKind::StorageFull)));
         assert!(full.contains("has room"), "{full}");
     }
 
     #[test]
     fn a_change_that_may_take_effect_names_what_tells() {
-        let refused = || ApiError::new(Code::NoLeader, "no leader").hint("start the replicas");
-        let in_doubt = || ClientError::Api(refused().with(IN_DOUBT, true));
-        let look = "cell status dev/web";
+        let no_leader = || ApiError::new(Code::NoLeader, "no leader").hint("start the replicas");
+        let in_doubt = || ClientError::Api(no_leader().with(IN_DOUBT, true));
+        let check_command = "cell status dev/web";
         let want = "start the replicas; then see whether it took effect: cell events";
         assert_eq!(next(in_doubt()), want);
-        let named = next(Failure::of_change(in_doubt(), look));
-        assert_eq!(named, want.replace("cell events", look));
+        let named = next(Failure::from_change(in_doubt(), check_command));
+        assert_eq!(named, want.replace("cell events", check_command));
         // What certainly had no effect is not to be looked for.
-        assert_eq!(next(Failure::of_change(ClientError::Api(refused()), look)), refused().hint);
-        let lost = Failure::of_change(ClientError::Unknown("m1".into()), look);
+        assert_eq!(
+            next(Failure::from_change(ClientError::Api(no_leader()), check_command)),
+            no_leader().hint
+        );
+        let lost = Failure::from_change(ClientError::Unknown("m1".into()), check_command);
         assert!(next(lost).ends_with("before you do it again: cell status dev/web"));
     }
 

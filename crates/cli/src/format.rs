@@ -5,7 +5,7 @@ use cellwright_sim::experiment::load::Units;
 use std::cmp::Ordering;
 use time::OffsetDateTime;
 
-pub use cellwright_cell::units::{counted, counted_as, grouped as count, times};
+pub use cellwright_cell::units::{group_digits as count, pluralize, pluralize_as, times_text};
 
 /// `2026-03-01 12:00:00Z`.
 pub fn utc(time: Time) -> String {
@@ -28,7 +28,7 @@ pub fn utc_millis(time: Time) -> String {
 }
 
 /// A length of time as it is spoken of: `12 s`, `3 min`, `26 h`, `9 d`.
-pub fn span(span: Span) -> String {
+pub fn duration(span: Span) -> String {
     let seconds = span.0.div_ceil(1000);
     match seconds {
         0..100 => format!("{seconds} s"),
@@ -39,8 +39,8 @@ pub fn span(span: Span) -> String {
 }
 
 /// How a clock stands to another, of which the text speaks next.
-pub fn apart(ahead_ms: i64) -> String {
-    let by = span(Span(ahead_ms.unsigned_abs()));
+pub fn clock_difference(ahead_ms: i64) -> String {
+    let by = duration(Span(ahead_ms.unsigned_abs()));
     match ahead_ms < 0 {
         true => format!("{by} behind"),
         false => format!("{by} ahead of"),
@@ -48,15 +48,15 @@ pub fn apart(ahead_ms: i64) -> String {
 }
 
 /// How long ago, or nothing before the first event.
-pub fn since(then: Time, now: Time) -> String {
-    span(Span(now.0.saturating_sub(then.0)))
+pub fn elapsed(then: Time, now: Time) -> String {
+    duration(Span(now.0.saturating_sub(then.0)))
 }
 
 /// The order of names for people, who count: `m2` before `m10`.
-pub fn by_name(one: &str, other: &str) -> Ordering {
+pub fn natural_order(one: &str, other: &str) -> Ordering {
     let (mut one_rest, mut other_rest) = (one, other);
     loop {
-        let (a, b) = (leading(one_rest), leading(other_rest));
+        let (a, b) = (leading_run(one_rest), leading_run(other_rest));
         let order = match (a.starts_with(is_digit), b.starts_with(is_digit)) {
             (true, true) => {
                 let (a, b) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
@@ -77,7 +77,7 @@ fn is_digit(character: char) -> bool {
 }
 
 /// The digits a text begins with, or all up to the first digit.
-fn leading(text: &str) -> &str {
+fn leading_run(text: &str) -> &str {
     let digits = text.starts_with(is_digit);
     let end = text.find(|character| is_digit(character) != digits);
     &text[..end.unwrap_or(text.len())]
@@ -136,15 +136,16 @@ mod tests {
 
     #[test]
     fn lengths_of_time_are_in_the_unit_people_use() {
-        let said = [0, 1, 1500, 99_000, 100_000, 7_200_000, 172_800_000].map(|ms| span(Span(ms)));
-        assert_eq!(said, ["0 s", "1 s", "2 s", "99 s", "1 min", "2 h", "2 d"]);
-        assert_eq!(since(Time(10_000), Time(4_000)), "0 s");
+        let texts =
+            [0, 1, 1500, 99_000, 100_000, 7_200_000, 172_800_000].map(|ms| duration(Span(ms)));
+        assert_eq!(texts, ["0 s", "1 s", "2 s", "99 s", "1 min", "2 h", "2 d"]);
+        assert_eq!(elapsed(Time(10_000), Time(4_000)), "0 s");
     }
 
     #[test]
     fn names_are_in_the_order_people_count_in() {
         let mut names = ["m10", "m2", "rack-b-1", "m1", "m01", "m", "rack-a-12-x", "rack-a-2-y"];
-        names.sort_by(|one, other| by_name(one, other));
+        names.sort_by(|one, other| natural_order(one, other));
         let want = ["m", "m01", "m1", "m2", "m10", "rack-a-2-y", "rack-a-12-x", "rack-b-1"];
         assert_eq!(names, want);
     }
@@ -156,7 +157,7 @@ mod tests {
             ("7".into(), "1,234".into(), "1,234,567".into())
         );
         assert_eq!(
-            (counted(0, "task"), counted(1, "task"), counted(1200, "task")),
+            (pluralize(0, "task"), pluralize(1, "task"), pluralize(1200, "task")),
             ("0 tasks".into(), "1 task".into(), "1,200 tasks".into())
         );
         assert_eq!(

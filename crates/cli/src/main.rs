@@ -3,20 +3,20 @@
 
 mod args;
 mod clock;
+mod command_line;
 mod commands;
+mod connection;
 mod examples;
 mod failure;
 mod format;
 mod output;
 mod progress;
-mod reach;
-mod retyped;
-mod server;
+mod runtime;
+mod sanitize;
 mod style;
 mod suggestions;
 mod table;
 mod token_input;
-mod visible;
 mod watch;
 
 use cellwright_agent::session;
@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 3 the job does not fit.";
 #[command(after_help = EXAMPLES, max_term_width = table::WIDTH)]
 struct Cli {
     #[command(flatten)]
-    reach: reach::Reach,
+    connection: connection::ConnectionArgs,
 
     /// No colours, also on a terminal; the same as NO_COLOR=1
     #[arg(long, global = true)]
@@ -60,25 +60,25 @@ struct Cli {
 
 /// The one place where exit codes are decided. Wrong usage (2) is clap's.
 fn main() -> ExitCode {
-    no_core_dumps();
+    disable_core_dumps();
     // Before anything else: there is one shim for every task, and each is to be small.
-    if let Some(code) = part_of_another() {
+    if let Some(code) = run_internal_role() {
         return code;
     }
-    match asked() {
+    match parse_and_run() {
         Ok(Success::Done) => ExitCode::SUCCESS,
         Ok(Success::DoesNotFit) => ExitCode::from(3),
         Ok(Success::WouldChange) => ExitCode::from(4),
-        Ok(Success::Ended(code)) => ExitCode::from(code),
-        Ok(Success::NobodyLeads) => ExitCode::from(1),
+        Ok(Success::ExitWith(code)) => ExitCode::from(code),
+        Ok(Success::NoLeader) => ExitCode::from(1),
         // Whoever reads our output has seen enough.
         Err(Failure::OutputClosed) => ExitCode::SUCCESS,
         Err(failure @ Failure::Usage { .. }) => {
-            failure.show();
+            failure.print();
             ExitCode::from(2)
         }
         Err(failure) => {
-            failure.show();
+            failure.print();
             ExitCode::from(1)
         }
     }
@@ -86,58 +86,58 @@ fn main() -> ExitCode {
 
 /// Keys, tokens and secrets are in the memory of masters, agents, schedulers and of those who ask
 /// them; a crash must not leave that in a file. Whatever they start does without as well.
-fn no_core_dumps() {
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
+fn disable_core_dumps() {
+    let no_core = Rlimit { current: Some(0), maximum: Some(0) };
     // To give up what one has is always allowed.
-    let _never = setrlimit(Resource::Core, none);
+    let _never = setrlimit(Resource::Core, no_core);
 }
 
 /// Everything that can be typed, with its examples.
-fn typeable() -> clap::Command {
-    examples::added(Cli::command())
+fn command_tree() -> clap::Command {
+    examples::add_examples(Cli::command())
 }
 
 /// As it was typed, but that help about helping is help.
-fn typed() -> Vec<OsString> {
-    let mut words: Vec<OsString> = std::env::args_os().collect();
-    if let [_, help, flag] = &words[..]
+fn command_line_args() -> Vec<OsString> {
+    let mut args: Vec<OsString> = std::env::args_os().collect();
+    if let [_, help, flag] = &args[..]
         && help == "help"
         && (flag == "--help" || flag == "-h")
     {
-        words.remove(1);
+        args.remove(1);
     }
-    words
+    args
 }
 
-fn asked() -> Result<Success, Failure> {
-    let mut command = typeable();
-    let form = std::env::var(output::VARIABLE).unwrap_or_default();
-    if !form.is_empty() {
-        command = output::with_default(command, &form)?;
+fn parse_and_run() -> Result<Success, Failure> {
+    let mut command = command_tree();
+    let output_format = std::env::var(output::OUTPUT_ENV).unwrap_or_default();
+    if !output_format.is_empty() {
+        command = output::with_default_format(command, &output_format)?;
     }
     // What clap refuses it says itself, with exit code 2; but for commands it has no words.
-    let words = typed();
-    token_input::check_words(&words)?;
-    let matches = match command.try_get_matches_from_mut(words) {
+    let args = command_line_args();
+    token_input::reject_tokens_in_args(&args)?;
+    let matches = match command.try_get_matches_from_mut(args) {
         Ok(matches) => matches,
-        Err(error) => match suggestions::instead(&command, &error) {
+        Err(error) => match suggestions::suggest(&command, &error) {
             Some(failure) => return Err(failure),
             None => error.exit(),
         },
     };
-    output::choose(&matches);
-    style::allow(!matches.get_flag("no_color"));
+    output::choose_format(&matches);
+    style::allow_colours(!matches.get_flag("no_color"));
     match is_watched(&matches) {
-        true => watch::repeat(|| run(&matches)),
+        true => watch::run_repeatedly(|| run(&matches)),
         false => run(&matches),
     }
 }
 
 fn run(matches: &ArgMatches) -> Result<Success, Failure> {
     // What clap refuses it says itself, with exit code 2.
-    let Cli { reach, no_color: _, command } =
+    let Cli { connection, no_color: _, command } =
         Cli::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
-    command.run(&reach)
+    command.run(&connection)
 }
 
 /// Whether the innermost command was given `--watch`.
@@ -150,13 +150,15 @@ fn is_watched(matches: &ArgMatches) -> bool {
 
 /// Shims where `cell-shim` is not installed, and the processes of sessions, which only agents type,
 /// and the evaluator of job files, which only commands that read them start.
-fn part_of_another() -> Option<ExitCode> {
-    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    match &words[..] {
-        [verb, ..] if verb == shim::VERB => shim::called(&words),
-        [verb] if verb == session::HELPER => Some(session::helper::run()),
-        [verb] if verb == cellwright_lang::CHILD => Some(cellwright_lang::run_child()),
-        [verb, words @ ..] if verb == session::LEADER => Some(session::leader::run(words)),
+fn run_internal_role() -> Option<ExitCode> {
+    let internal_args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match &internal_args[..] {
+        [verb, ..] if verb == shim::VERB => shim::dispatch(&internal_args),
+        [verb] if verb == session::HELPER_VERB => Some(session::helper::run()),
+        [verb] if verb == cellwright_lang::CHILD_COMMAND => Some(cellwright_lang::run_child()),
+        [verb, internal_args @ ..] if verb == session::LEADER_VERB => {
+            Some(session::leader::run(internal_args))
+        }
         _ => None,
     }
 }
@@ -168,13 +170,13 @@ mod tests {
 
     /// Every command there is, by what is typed for it.
     fn commands() -> Vec<(String, Command)> {
-        fn add(command: &Command, typed: &str, found: &mut Vec<(String, Command)>) {
-            found.push((typed.to_owned(), command.clone()));
+        fn add(command: &Command, command_path: &str, found: &mut Vec<(String, Command)>) {
+            found.push((command_path.to_owned(), command.clone()));
             for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
-                add(inner, &format!("{typed} {}", inner.get_name()), found);
+                add(inner, &format!("{command_path} {}", inner.get_name()), found);
             }
         }
-        let mut root = typeable();
+        let mut root = command_tree();
         root.build();
         let mut found = Vec::new();
         add(&root, "cell", &mut found);
@@ -182,36 +184,36 @@ mod tests {
     }
 
     /// Something, and without a full stop, as all of them are.
-    fn is_said(text: &str) -> bool {
+    fn is_documented(text: &str) -> bool {
         !text.trim().is_empty() && (!text.ends_with('.') || text.ends_with("..."))
     }
 
     #[test]
     fn every_command_and_every_argument_says_what_it_is_for() {
-        let mut silent = Vec::new();
-        for (typed, command) in commands() {
+        let mut undocumented = Vec::new();
+        for (command_path, command) in commands() {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-            if !is_said(&about) {
-                silent.push(format!("{typed}: {about:?}"));
+            if !is_documented(&about) {
+                undocumented.push(format!("{command_path}: {about:?}"));
             }
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
                 let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-                if !is_said(&help) {
-                    silent.push(format!("{typed} {}: {help:?}", arg.get_id()));
+                if !is_documented(&help) {
+                    undocumented.push(format!("{command_path} {}: {help:?}", arg.get_id()));
                 }
             }
         }
-        assert!(silent.is_empty(), "{silent:#?}");
+        assert!(undocumented.is_empty(), "{undocumented:#?}");
     }
 
     #[test]
     fn no_help_is_wider_than_a_terminal() {
         let mut wide = Vec::new();
-        for (typed, mut command) in commands() {
+        for (command_path, mut command) in commands() {
             for text in [command.render_help(), command.render_long_help()] {
                 let text = text.to_string();
                 let lines = text.lines().filter(|line| line.chars().count() > table::WIDTH);
-                wide.extend(lines.map(|line| format!("{typed}: {line}")));
+                wide.extend(lines.map(|line| format!("{command_path}: {line}")));
             }
         }
         assert!(wide.is_empty(), "{wide:#?}");

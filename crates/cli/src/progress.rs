@@ -2,7 +2,7 @@
 //! so that a log of a long run shows that it lives and a short run stays silent.
 
 use crate::format;
-use crate::visible::one_line;
+use crate::sanitize::sanitize_line;
 use cellwright_package::registry;
 use cellwright_sim::experiment::progress::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
 /// Time between two plain lines.
-const QUIET: Duration = Duration::from_secs(5);
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// What is over by then has no bar.
-const SOON: Duration = Duration::from_millis(500);
+const BAR_DELAY: Duration = Duration::from_millis(500);
 /// A bar is looked after this often.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What fits the stderr we have.
 pub fn to_stderr() -> Box<dyn Progress> {
     match io::stderr().is_terminal() {
         true => Box::new(Bar { bar: ProgressBar::new_spinner() }),
-        false => Box::new(Lines {
+        false => Box::new(PlainLines {
             state: Mutex::new(Stage {
                 name: String::new(),
                 done: 0,
@@ -53,47 +53,47 @@ impl Transfer {
         }
     }
 
-    /// So many bytes of `what` are to come, or to go.
-    fn begin(&self, what: String, bytes: u64) {
+    /// So many bytes of `label` are to come, or to go.
+    fn begin(&self, label: String, bytes: u64) {
         if let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) {
-            (stage.name, stage.steps) = (what.clone(), bytes);
+            (stage.name, stage.steps) = (label.clone(), bytes);
         }
         let template = "{spinner} [{bar:24}] {bytes}/{total_bytes} {msg} (left: {eta})";
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.bar.set_style(style);
         }
         self.bar.set_length(bytes);
-        self.bar.set_message(one_line(&what));
+        self.bar.set_message(sanitize_line(&label));
     }
 
-    fn at(&self, place: impl FnOnce(u64) -> u64) {
+    fn update_position(&self, advance_from: impl FnOnce(u64) -> u64) {
         let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) else { return };
-        stage.done = place(stage.done);
-        if stage.last.elapsed() >= QUIET {
+        stage.done = advance_from(stage.done);
+        if stage.last.elapsed() >= LINE_INTERVAL {
             let (done, all) = (format::bytes(stage.done), format::bytes(stage.steps));
             crate::output::note!("{}: {done} of {all}", stage.name);
             stage.last = Instant::now();
         }
     }
 
-    /// Shows how much of `what` is `sent` until that is over; what is over at once shows nothing.
-    pub async fn sending<T>(
-        what: &str,
+    /// Shows how much of `label` is `sent` until that is over; what is over at once shows nothing.
+    pub async fn track_send<T>(
+        label: &str,
         bytes: u64,
         sent: &AtomicU64,
-        over: impl Future<Output = T>,
+        transfer_done: impl Future<Output = T>,
     ) -> T {
-        let mut over = std::pin::pin!(over);
-        if let Ok(done) = timeout(SOON, &mut over).await {
+        let mut transfer_done = std::pin::pin!(transfer_done);
+        if let Ok(done) = timeout(BAR_DELAY, &mut transfer_done).await {
             return done;
         }
         let transfer = Transfer::to_stderr();
-        transfer.begin(what.to_owned(), bytes);
+        transfer.begin(label.to_owned(), bytes);
         loop {
             let sent = sent.load(Ordering::Relaxed);
             transfer.bar.set_position(sent);
-            transfer.at(|_| sent);
-            if let Ok(done) = timeout(LOOK_EVERY, &mut over).await {
+            transfer.update_position(|_| sent);
+            if let Ok(done) = timeout(REFRESH_INTERVAL, &mut transfer_done).await {
                 return done;
             }
         }
@@ -101,16 +101,16 @@ impl Transfer {
 }
 
 impl registry::Progress for Transfer {
-    fn begins(&self, layers: usize, bytes: u64) {
-        self.begin(format::counted(layers as u64, "layer"), bytes);
+    fn started(&self, layers: usize, bytes: u64) {
+        self.begin(format::pluralize(layers as u64, "layer"), bytes);
     }
 
-    fn came(&self, bytes: u64) {
+    fn received(&self, bytes: u64) {
         self.bar.inc(bytes);
-        self.at(|done| done + bytes);
+        self.update_position(|done| done + bytes);
     }
 
-    fn lost(&self, bytes: u64) {
+    fn discarded(&self, bytes: u64) {
         self.bar.dec(bytes);
         if let Some(Ok(mut stage)) = self.lines.as_ref().map(Mutex::lock) {
             stage.done = stage.done.saturating_sub(bytes);
@@ -126,38 +126,40 @@ impl Drop for Transfer {
 
 /// How something stands that is waited for: a line that is redrawn on a terminal, otherwise what is
 /// new whenever it is.
-pub struct Standing {
+pub struct StatusLine {
     /// On a terminal.
     bar: Option<ProgressBar>,
-    said: Vec<String>,
+    printed: Vec<String>,
 }
 
-impl Standing {
-    pub fn to_stderr() -> Standing {
+impl StatusLine {
+    pub fn to_stderr() -> StatusLine {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
             bar.enable_steady_tick(Duration::from_millis(100));
             bar
         });
-        Standing { bar, said: Vec::new() }
+        StatusLine { bar, printed: Vec::new() }
     }
 
     /// On a terminal alone, where whoever reads a file wants to know nothing but how it ended.
-    pub fn if_seen() -> Option<Standing> {
-        io::stderr().is_terminal().then(Standing::to_stderr)
+    pub fn if_terminal() -> Option<StatusLine> {
+        io::stderr().is_terminal().then(StatusLine::to_stderr)
     }
 
     /// How it stands now, each thing by itself.
-    pub fn tell(&mut self, things: Vec<String>) {
+    pub fn update(&mut self, lines: Vec<String>) {
         match &self.bar {
-            Some(bar) => bar.set_message(one_line(&things.join("; "))),
-            None => news(&self.said, &things).for_each(|thing| crate::output::note!("{thing}")),
+            Some(bar) => bar.set_message(sanitize_line(&lines.join("; "))),
+            None => {
+                new_lines(&self.printed, &lines).for_each(|line| crate::output::note!("{line}"))
+            }
         }
-        self.said = things;
+        self.printed = lines;
     }
 
     /// Does something that writes, with the line out of its way.
-    pub fn beside<T>(&self, write: impl FnOnce() -> T) -> T {
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(write),
             None => write(),
@@ -165,7 +167,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for StatusLine {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -174,8 +176,8 @@ impl Drop for Standing {
 }
 
 /// What was not said the last time.
-fn news<'a>(said: &[String], things: &'a [String]) -> impl Iterator<Item = &'a String> {
-    things.iter().filter(|thing| !said.contains(thing))
+fn new_lines<'a>(printed: &[String], lines: &'a [String]) -> impl Iterator<Item = &'a String> {
+    lines.iter().filter(|line| !printed.contains(line))
 }
 
 struct Bar {
@@ -193,13 +195,13 @@ impl Progress for Bar {
         }
         self.bar.set_length(steps);
         self.bar.set_position(0);
-        self.bar.set_message(one_line(name));
+        self.bar.set_message(sanitize_line(name));
         self.bar.enable_steady_tick(Duration::from_millis(100));
     }
 
     fn advance(&self, steps: u64, note: &str) {
         self.bar.inc(steps);
-        self.bar.set_message(one_line(note));
+        self.bar.set_message(sanitize_line(note));
     }
 }
 
@@ -216,32 +218,32 @@ struct Stage {
     last: Instant,
 }
 
-struct Lines {
+struct PlainLines {
     state: Mutex<Stage>,
 }
 
-impl Lines {
+impl PlainLines {
     /// A thread that panicked while it held the lock has ended the program's work anyway.
-    fn with(&self, change: impl FnOnce(&mut Stage) -> String) {
+    fn update(&self, change: impl FnOnce(&mut Stage) -> String) {
         let Ok(mut stage) = self.state.lock() else { return };
         let line = change(&mut stage);
-        if stage.last.elapsed() >= QUIET {
+        if stage.last.elapsed() >= LINE_INTERVAL {
             crate::output::note!("{line}");
             stage.last = Instant::now();
         }
     }
 }
 
-impl Progress for Lines {
+impl Progress for PlainLines {
     fn stage(&self, name: &str, steps: u64) {
-        self.with(|stage| {
+        self.update(|stage| {
             (stage.name, stage.done, stage.steps) = (name.to_owned(), 0, steps);
             name.to_owned()
         });
     }
 
     fn advance(&self, steps: u64, note: &str) {
-        self.with(|stage| {
+        self.update(|stage| {
             stage.done += steps;
             format!("{} {}/{}: {note}", stage.name, stage.done, stage.steps)
         });
@@ -254,14 +256,14 @@ mod tests {
 
     #[test]
     fn what_stands_as_it_stood_is_not_told_again() {
-        let things = |texts: &[&str]| -> Vec<String> {
+        let lines = |texts: &[&str]| -> Vec<String> {
             texts.iter().map(|text| (*text).to_owned()).collect()
         };
-        let told = |before: &[&str], now: &[&str]| -> Vec<String> {
-            news(&things(before), &things(now)).cloned().collect()
+        let printed_after = |before: &[&str], now: &[&str]| -> Vec<String> {
+            new_lines(&lines(before), &lines(now)).cloned().collect()
         };
-        assert_eq!(told(&[], &["3 left", "1 waits"]), ["3 left", "1 waits"]);
-        assert_eq!(told(&["3 left", "1 waits"], &["2 left", "1 waits"]), ["2 left"]);
-        assert!(told(&["2 left", "1 waits"], &["2 left"]).is_empty());
+        assert_eq!(printed_after(&[], &["3 left", "1 waits"]), ["3 left", "1 waits"]);
+        assert_eq!(printed_after(&["3 left", "1 waits"], &["2 left", "1 waits"]), ["2 left"]);
+        assert!(printed_after(&["2 left", "1 waits"], &["2 left"]).is_empty());
     }
 }

@@ -12,28 +12,28 @@ pub struct Style {
 }
 
 pub fn for_stdout() -> Style {
-    Style { coloured: io::stdout().is_terminal() && allowed() }
+    Style { coloured: io::stdout().is_terminal() && colours_allowed() }
 }
 
 pub fn for_stderr() -> Style {
-    Style { coloured: io::stderr().is_terminal() && allowed() }
+    Style { coloured: io::stderr().is_terminal() && colours_allowed() }
 }
 
 /// Set when the command line forbids colours.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+static COLOURS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
 /// What the command line says of colours.
-pub fn allow(allowed: bool) {
-    FORBIDDEN.store(!allowed, Ordering::Relaxed);
+pub fn allow_colours(allowed: bool) {
+    COLOURS_FORBIDDEN.store(!allowed, Ordering::Relaxed);
 }
 
-fn allowed() -> bool {
-    !FORBIDDEN.load(Ordering::Relaxed)
+fn colours_allowed() -> bool {
+    !COLOURS_FORBIDDEN.load(Ordering::Relaxed)
         && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Every code that is written here: what others wrote passes to a terminal without any other.
-pub const CODES: [&str; 9] = ["0", "1", "1;31", "31", "32", "33", "34", "35", "36"];
+pub const COLOUR_CODES: [&str; 9] = ["0", "1", "1;31", "31", "32", "33", "34", "35", "36"];
 
 impl Style {
     #[cfg(test)]
@@ -62,7 +62,7 @@ impl Style {
     }
 
     /// In one of a few colours, so that neighbours differ.
-    pub fn one_of_many(self, number: u32, text: &str) -> String {
+    pub fn nth_colour(self, number: u32, text: &str) -> String {
         const COLOURS: [&str; 6] = ["36", "33", "32", "35", "34", "31"];
         self.with(COLOURS[number as usize % COLOURS.len()], text)
     }

@@ -2,15 +2,15 @@
 //! they know, and slips of the finger; either is told in the cell's own words. Rejected: aliases,
 //! which would make two names of everything, and read as if they did what they do elsewhere.
 
+use crate::command_line;
 use crate::failure::Failure;
-use crate::retyped;
-use cellwright_cell::near::nearest;
+use cellwright_cell::suggestions::nearest;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// What is typed elsewhere, behind `cell`, and what does the same here; of two that fit, the longer
 /// counts.
-const ELSEWHERE: [(&str, &str); 44] = [
+const FOREIGN_COMMANDS: [(&str, &str); 44] = [
     ("alloc", "cell status JOB/INDEX"),
     ("alloc exec", "cell exec TASK -- COMMAND"),
     ("alloc logs", "cell logs TASK"),
@@ -58,34 +58,34 @@ const ELSEWHERE: [(&str, &str); 44] = [
 ];
 
 /// What to say instead of the parser, where it does not know a command.
-pub fn instead(root: &Command, error: &clap::Error) -> Option<Failure> {
+pub fn suggest(root: &Command, error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
-    let typed: Vec<String> =
+    let args: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    Some(told(root, &typed, unknown))
+    Some(suggestion_for(root, &args, unknown))
 }
 
-fn told(root: &Command, typed: &[String], unknown: &str) -> Failure {
-    let at = typed.iter().position(|word| word == unknown).unwrap_or(typed.len());
-    let (group, verbs) = above(root, &typed[..at]);
-    let after = typed.get(at + 1).map_or("", String::as_str);
+fn suggestion_for(root: &Command, args: &[String], unknown: &str) -> Failure {
+    let at = args.iter().position(|word| word == unknown).unwrap_or(args.len());
+    let (group, verbs) = resolve_subcommand(root, &args[..at]);
+    let after = args.get(at + 1).map_or("", String::as_str);
     let path = [verbs.as_slice(), &[unknown]].concat().join(" ");
     let usage = |message: String, next: String| Failure::Usage {
         message: format!("there is no command `{path}`; {message}"),
         next,
     };
-    if let Some(here) = elsewhere(&path, after) {
-        return usage(format!("what you mean is `{here}`"), help_of(root, here));
+    if let Some(equivalent) = foreign_command(&path, after) {
+        return usage(format!("what you mean is `{equivalent}`"), help_command(root, equivalent));
     }
     let commands: Vec<&str> = group.get_subcommands().map(Command::get_name).collect();
     if let Some(near) = nearest(unknown, commands.iter().copied()) {
         let right = [&["cell"], verbs.as_slice(), &[near]].concat().join(" ");
-        return usage(format!("the nearest is `{right}`"), retyped::with(unknown, near));
+        return usage(format!("the nearest is `{right}`"), command_line::corrected(unknown, near));
     }
     // `cell greeter status`: the verb comes first here.
     if verbs.is_empty() && root.find_subcommand(after).is_some() {
@@ -96,19 +96,22 @@ fn told(root: &Command, typed: &[String], unknown: &str) -> Failure {
     usage(format!("allowed: {}", commands.join(", ")), all)
 }
 
-fn elsewhere(path: &str, after: &str) -> Option<&'static str> {
-    let called = |words: &str| ELSEWHERE.iter().find(|(there, _)| *there == words);
-    called(&format!("{path} {after}")).or_else(|| called(path)).map(|(_, here)| *here)
+fn foreign_command(path: &str, after: &str) -> Option<&'static str> {
+    let lookup = |words: &str| FOREIGN_COMMANDS.iter().find(|(foreign, _)| *foreign == words);
+    lookup(&format!("{path} {after}")).or_else(|| lookup(path)).map(|(_, here)| *here)
 }
 
 /// `cell run --help` of `cell run FILE`.
-fn help_of(root: &Command, here: &str) -> String {
-    let (_, verbs) = above(root, &here.split(' ').map(str::to_owned).collect::<Vec<_>>()[1..]);
+fn help_command(root: &Command, equivalent: &str) -> String {
+    let (_, verbs) = resolve_subcommand(
+        root,
+        &equivalent.split(' ').map(str::to_owned).collect::<Vec<_>>()[1..],
+    );
     [&["cell"], verbs.as_slice(), &["--help"]].concat().join(" ")
 }
 
 /// The command that these words lead to, and the verbs among them.
-fn above<'a>(root: &'a Command, words: &[String]) -> (&'a Command, Vec<&'a str>) {
+fn resolve_subcommand<'a>(root: &'a Command, words: &[String]) -> (&'a Command, Vec<&'a str>) {
     let (mut group, mut verbs) = (root, Vec::new());
     for word in words {
         if let Some(inner) = group.find_subcommand(word) {
@@ -123,20 +126,20 @@ fn above<'a>(root: &'a Command, words: &[String]) -> (&'a Command, Vec<&'a str>)
 mod tests {
     use super::*;
 
-    fn said(typed: &str) -> (String, String) {
-        let words: Vec<String> = typed.split(' ').map(str::to_owned).collect();
-        let error = crate::typeable().try_get_matches_from(&words).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidSubcommand, "{typed}: {error}");
+    fn suggested(args: &str) -> (String, String) {
+        let words: Vec<String> = args.split(' ').map(str::to_owned).collect();
+        let error = crate::command_tree().try_get_matches_from(&words).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSubcommand, "{args}: {error}");
         let unknown = error.get(ContextKind::InvalidSubcommand).unwrap().to_string();
-        match told(&crate::typeable(), &words[1..], &unknown) {
+        match suggestion_for(&crate::command_tree(), &words[1..], &unknown) {
             Failure::Usage { message, next } => (message, next),
             other => panic!("{other:?}"),
         }
     }
 
-    fn check(typed: &str, message: &str, next: &str) {
-        let (said, then) = said(typed);
-        assert_eq!((said.as_str(), then.as_str()), (message, next), "{typed}");
+    fn check(args: &str, message: &str, next: &str) {
+        let (actual_message, actual_next) = suggested(args);
+        assert_eq!((actual_message.as_str(), actual_next.as_str()), (message, next), "{args}");
     }
 
     #[test]
@@ -148,32 +151,37 @@ mod tests {
         check("cell job ls", list, "cell job status --help");
         let nodes = "there is no command `get`; what you mean is `cell machine ls`";
         check("cell get nodes", nodes, "cell machine ls --help");
-        for (there, here) in ELSEWHERE {
-            let said = said(&format!("cell {there}")).0;
-            assert!(said.ends_with(&format!("; what you mean is `{here}`")), "{there}: {said}");
+        for (foreign, here) in FOREIGN_COMMANDS {
+            let message = suggested(&format!("cell {foreign}")).0;
+            assert!(
+                message.ends_with(&format!("; what you mean is `{here}`")),
+                "{foreign}: {message}"
+            );
         }
     }
 
     #[test]
     fn what_does_the_same_here_is_a_command() {
-        for (there, here) in ELSEWHERE.into_iter().filter(|(_, here)| !here.contains(" --v")) {
-            assert_ne!(help_of(&crate::typeable(), here), "cell --help", "{there}");
+        for (foreign, here) in
+            FOREIGN_COMMANDS.into_iter().filter(|(_, here)| !here.contains(" --v"))
+        {
+            assert_ne!(help_command(&crate::command_tree(), here), "cell --help", "{foreign}");
         }
-        assert!(ELSEWHERE.is_sorted(), "in the order of the alphabet");
+        assert!(FOREIGN_COMMANDS.is_sorted(), "in the order of the alphabet");
     }
 
     #[test]
     fn slips_are_told_with_the_nearest_command() {
-        let (said, _) = said("cell stauts hello");
-        assert_eq!(said, "there is no command `stauts`; the nearest is `cell status`");
+        let (message, _) = suggested("cell stauts hello");
+        assert_eq!(message, "there is no command `stauts`; the nearest is `cell status`");
         let verb = "there is no command `greeter`; the verb comes before the name";
         check("cell greeter status", verb, "cell status greeter");
     }
 
     #[test]
     fn whatever_is_like_nothing_is_told_what_there_is() {
-        let (said, next) = said("cell cron xylophone");
+        let (message, next) = suggested("cell cron xylophone");
         let want = "there is no command `cron xylophone`; allowed: ls, run, pause, resume, rm";
-        assert_eq!((said.as_str(), next.as_str()), (want, "cell cron --help"));
+        assert_eq!((message.as_str(), next.as_str()), (want, "cell cron --help"));
     }
 }

@@ -9,24 +9,29 @@ pub const WIDTH: usize = 80;
 
 /// Rows of cells without lines around them. The first column is to the left, numbers to the right.
 pub fn render(header: &[&str], rows: &[Vec<String>]) -> String {
-    rendered(header, rows, usize::MAX, WIDTH)
+    render_columns(header, rows, usize::MAX, WIDTH)
 }
 
 /// The same for a table that is set in by so many columns.
 pub fn render_inset(header: &[&str], rows: &[Vec<String>], inset: usize) -> String {
     let indent = " ".repeat(inset);
-    let lines = rendered(header, rows, usize::MAX, WIDTH.saturating_sub(inset));
+    let lines = render_columns(header, rows, usize::MAX, WIDTH.saturating_sub(inset));
     // Of the blanks that a line begins with, one is padding; more say which column it goes on in.
     let bare = |line: &str| line.strip_prefix(' ').unwrap_or(line).to_owned();
     lines.lines().map(|line| format!("{indent}{}\n", bare(line))).collect()
 }
 
 /// The same, but the last column is text and to the left.
-pub fn render_told(header: &[&str], rows: &[Vec<String>]) -> String {
-    rendered(header, rows, header.len().saturating_sub(1), WIDTH)
+pub fn render_with_text_column(header: &[&str], rows: &[Vec<String>]) -> String {
+    render_columns(header, rows, header.len().saturating_sub(1), WIDTH)
 }
 
-fn rendered(header: &[&str], rows: &[Vec<String>], told: usize, width: usize) -> String {
+fn render_columns(
+    header: &[&str],
+    rows: &[Vec<String>],
+    text_column: usize,
+    width: usize,
+) -> String {
     // A width beyond that is as good as none.
     let width = u16::try_from(width).unwrap_or(u16::MAX);
     let mut table = Table::new();
@@ -36,10 +41,10 @@ fn rendered(header: &[&str], rows: &[Vec<String>], told: usize, width: usize) ->
         false => table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width),
     };
     if !header.is_empty() {
-        table.set_header(cells(header.iter().map(|text| (*text).to_owned()), told));
+        table.set_header(cells(header.iter().map(|text| (*text).to_owned()), text_column));
     }
     for row in rows {
-        table.add_row(cells(row.iter().cloned(), told));
+        table.add_row(cells(row.iter().cloned(), text_column));
     }
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
@@ -47,7 +52,7 @@ fn rendered(header: &[&str], rows: &[Vec<String>], told: usize, width: usize) ->
 }
 
 /// Rows of any width, each line as long as it is: nothing is wrapped, nothing is lost.
-pub fn plain(header: &[&str], rows: &[Vec<String>]) -> String {
+pub fn render_unwrapped(header: &[&str], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(|text| (*text).to_owned()).collect();
     let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(rows).collect();
     let width = |column: usize| {
@@ -64,39 +69,39 @@ pub fn plain(header: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-fn cells(texts: impl Iterator<Item = String>, told: usize) -> Row {
+fn cells(texts: impl Iterator<Item = String>, text_column: usize) -> Row {
     let cells = texts.enumerate().map(|(position, text)| {
-        let left = position == 0 || position == told;
-        let alignment = if left { CellAlignment::Left } else { CellAlignment::Right };
+        let is_left = position == 0 || position == text_column;
+        let alignment = if is_left { CellAlignment::Left } else { CellAlignment::Right };
         Cell::new(text).set_alignment(alignment)
     });
     Row::from(cells)
 }
 
 /// Words wrapped to the width; lines after the first start with `indent`.
-pub fn wrapped(first: &str, indent: &str, text: &str) -> String {
-    folded(first, indent, text.split_whitespace())
+pub fn wrap(first: &str, indent: &str, text: &str) -> String {
+    wrap_words(first, indent, text.split_whitespace())
 }
 
 /// Things with commas between them, wrapped between one and the next.
-pub fn listed(first: &str, indent: &str, things: &[String]) -> String {
-    let last = things.len().saturating_sub(1);
+pub fn wrap_list(first: &str, indent: &str, items: &[String]) -> String {
+    let last = items.len().saturating_sub(1);
     let comma = |at: usize| if at < last { "," } else { "" };
-    let things = things.iter().enumerate().map(|(at, thing)| format!("{thing}{}", comma(at)));
-    let things: Vec<String> = things.collect();
-    folded(first, indent, things.iter().map(String::as_str))
+    let items = items.iter().enumerate().map(|(at, item)| format!("{item}{}", comma(at)));
+    let items: Vec<String> = items.collect();
+    wrap_words(first, indent, items.iter().map(String::as_str))
 }
 
 /// Sentences for people: each line wrapped by itself, going on two columns further in. Lines that
 /// are set in, as tables are, and lines with a command to type are as they were: what is to be
 /// copied is not broken. So are lines with a path or a digest, which are as wide as that is.
-pub fn prose(text: &str) -> String {
+pub fn wrap_prose(text: &str) -> String {
     let fold = |line: &str| {
-        let whole = output::is_wide() || line.starts_with(' ') || line.contains(": cell ");
+        let is_kept_whole = output::is_wide() || line.starts_with(' ') || line.contains(": cell ");
         let is_value = |word: &str| width(word) > WIDTH / 2;
-        match whole || width(line) <= WIDTH || line.split(' ').any(is_value) {
+        match is_kept_whole || width(line) <= WIDTH || line.split(' ').any(is_value) {
             true => format!("{line}\n"),
-            false => wrapped("", "  ", line),
+            false => wrap("", "  ", line),
         }
     };
     text.lines().map(fold).collect()
@@ -110,7 +115,7 @@ fn width(text: &str) -> usize {
     plain + coloured.map(|rest| rest.chars().count()).sum::<usize>()
 }
 
-fn folded<'a>(first: &str, indent: &str, words: impl Iterator<Item = &'a str>) -> String {
+fn wrap_words<'a>(first: &str, indent: &str, words: impl Iterator<Item = &'a str>) -> String {
     let mut out = String::from(first);
     let mut used = width(first);
     let mut is_start = true;
@@ -136,16 +141,16 @@ fn folded<'a>(first: &str, indent: &str, words: impl Iterator<Item = &'a str>) -
 
 /// One of many lines on stdout: wrapped for a person at a terminal, whole for programs that take
 /// lines.
-pub fn line(first: &str, indent: &str, text: &str) -> String {
+pub fn wrap_for_terminal(first: &str, indent: &str, text: &str) -> String {
     match io::stdout().is_terminal() && !output::is_wide() {
-        true => wrapped(first, indent, text),
+        true => wrap(first, indent, text),
         false => format!("{first}{text}\n"),
     }
 }
 
 /// Text that was wrapped for another width, wrapped for ours: a line that is indented goes on with
 /// the one before.
-pub fn rewrapped(first: &str, indent: &str, text: &str) -> String {
+pub fn rewrap(first: &str, indent: &str, text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.trim_end().lines() {
         match lines.last_mut() {
@@ -156,7 +161,7 @@ pub fn rewrapped(first: &str, indent: &str, text: &str) -> String {
             _ => lines.push(line.to_owned()),
         }
     }
-    lines.iter().map(|line| wrapped(first, indent, line)).collect()
+    lines.iter().map(|line| wrap(first, indent, line)).collect()
 }
 
 #[cfg(test)]
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn text_is_wrapped_between_words() {
         let text = "word ".repeat(40);
-        let out = wrapped("  - ", "    ", &text);
+        let out = wrap("  - ", "    ", &text);
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH));
         assert_eq!(out.split_whitespace().filter(|w| *w == "word").count(), 40);
         assert!(out.lines().skip(1).all(|line| line.starts_with("    word")));
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn wrapped_text_is_wrapped_anew_without_a_broken_line() {
         let text = format!("{}\n  end.\nnext", "word ".repeat(14).trim_end());
-        let out = rewrapped("    ", "      ", &text);
+        let out = rewrap("    ", "      ", &text);
         assert!(out.lines().all(|line| line.chars().count() <= WIDTH), "{out}");
         assert!(out.contains("word end.") || out.contains("      end."), "{out}");
         assert_eq!(out.lines().filter(|line| line.starts_with("    next")).count(), 1);
@@ -186,16 +191,16 @@ mod tests {
         let long = "word ".repeat(30);
         let command = format!("next: cell run {long}");
         let text = format!("{long}\n{command}\n  {long}\nshort\n");
-        let lines: Vec<String> = prose(&text).lines().map(str::to_owned).collect();
+        let lines: Vec<String> = wrap_prose(&text).lines().map(str::to_owned).collect();
         assert_eq!(lines.len(), 5, "{lines:?}");
         assert!(lines[..2].iter().all(|line| width(line) <= WIDTH), "{lines:?}");
         assert!(lines[1].starts_with("  word"), "{lines:?}");
         assert_eq!([lines[2].trim_end(), lines[4].as_str()], [command.trim_end(), "short"]);
         let path = format!("{long} {}\n", "x".repeat(41));
-        assert_eq!(prose(&path), path);
+        assert_eq!(wrap_prose(&path), path);
         assert_eq!(width("\u{1b}[1;31malarm\u{1b}[0m x"), 7);
-        let things: Vec<String> = (0..30).map(|n| format!("{n} of them")).collect();
-        let list = listed("", "  ", &things);
+        let items: Vec<String> = (0..30).map(|n| format!("{n} of them")).collect();
+        let list = wrap_list("", "  ", &items);
         let all = |line: &str| width(line) <= WIDTH && line.trim_end_matches(',').ends_with("them");
         assert!(list.lines().all(all), "{list}");
     }

@@ -14,10 +14,11 @@ use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 /// More than any token has.
-const MOST_BYTES: u64 = 4096;
+const MAX_TOKEN_BYTES: u64 = 4096;
 /// Stands for standard input.
 const STDIN: &str = "-";
-const WAYS: &str = "--token-file FILE, or - for standard input; without it the token is asked for";
+const TOKEN_SOURCES: &str =
+    "--token-file FILE, or - for standard input; without it the token is asked for";
 
 #[derive(Debug, Args)]
 pub struct TokenArgs {
@@ -38,35 +39,38 @@ impl TokenArgs {
     }
 
     /// The token, from wherever it comes. `next`: how to get one.
-    pub fn token(&self, next: &str) -> Result<JoinToken, Failure> {
-        let text = self.text()?;
-        JoinToken::parse(text.expose()).map_err(|error| Failure::work(&error, next))
+    pub fn read_token(&self, next: &str) -> Result<JoinToken, Failure> {
+        let text = self.read_text()?;
+        JoinToken::parse(text.expose()).map_err(|error| Failure::from_error(&error, next))
     }
 
-    fn text(&self) -> Result<Secret, Failure> {
-        let unread = |what: &str, why: io::Error| Failure::Work {
-            message: format!("{what}: {why}"),
-            next: WAYS.into(),
+    fn read_text(&self) -> Result<Secret, Failure> {
+        let read_failed = |source_name: &str, why: io::Error| Failure::Operation {
+            message: format!("{source_name}: {why}"),
+            next: TOKEN_SOURCES.into(),
         };
         let stdin = io::stdin();
         match &self.token_file {
             Some(file) if file != Path::new(STDIN) => {
-                let text = read_private(file, MOST_BYTES).map_err(|error| {
-                    Failure::work(&error, "a file of your own that nobody else can read: chmod 600")
+                let text = read_private(file, MAX_TOKEN_BYTES).map_err(|error| {
+                    Failure::from_error(
+                        &error,
+                        "a file of your own that nobody else can read: chmod 600",
+                    )
                 })?;
                 Ok(first_line(text.expose()))
             }
             None if stdin.is_terminal() => {
-                typed_unseen().map_err(|why| unread("reading what is typed", why))
+                read_without_echo().map_err(|why| read_failed("reading what is typed", why))
             }
             _ => {
                 let mut line = String::new();
-                let read = stdin.lock().take(MOST_BYTES).read_line(&mut line);
-                read.map_err(|why| unread("standard input", why))?;
+                let read = stdin.lock().take(MAX_TOKEN_BYTES).read_line(&mut line);
+                read.map_err(|why| read_failed("standard input", why))?;
                 if line.trim().is_empty() {
                     return Err(Failure::Usage {
                         message: "no token came by standard input".into(),
-                        next: WAYS.into(),
+                        next: TOKEN_SOURCES.into(),
                     });
                 }
                 Ok(first_line(&line))
@@ -82,37 +86,37 @@ fn first_line(text: &str) -> Secret {
 
 /// The terminal shows nothing while this lives, and passes every key on: a ctrl-c that ended the
 /// process here would leave a terminal that shows nothing for good.
-struct Unseen(Termios);
+struct NoEcho(Termios);
 
-impl Unseen {
-    fn begin() -> io::Result<Unseen> {
+impl NoEcho {
+    fn enter() -> io::Result<NoEcho> {
         let before = tcgetattr(io::stdin())?;
-        let mut unseen = before.clone();
-        unseen.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
-        tcsetattr(io::stdin(), OptionalActions::Flush, &unseen)?;
-        Ok(Unseen(before))
+        let mut no_echo = before.clone();
+        no_echo.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        tcsetattr(io::stdin(), OptionalActions::Flush, &no_echo)?;
+        Ok(NoEcho(before))
     }
 }
 
-impl Drop for Unseen {
+impl Drop for NoEcho {
     fn drop(&mut self) {
         // A terminal that is gone needs no mending.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }
 
-fn typed_unseen() -> io::Result<Secret> {
+fn read_without_echo() -> io::Result<Secret> {
     // Before it is asked for: what is typed the moment the question is there is the answer.
-    let unseen = Unseen::begin()?;
-    crate::output::warn("join token (it is not shown): ");
-    let line = line_of_keys(io::stdin().lock().take(MOST_BYTES));
-    drop(unseen);
-    crate::output::warn("\n");
+    let no_echo = NoEcho::enter()?;
+    crate::output::print_stderr("join token (it is not shown): ");
+    let line = read_edited_line(io::stdin().lock().take(MAX_TOKEN_BYTES));
+    drop(no_echo);
+    crate::output::print_stderr("\n");
     line.map(|line| first_line(&line))
 }
 
 /// What was typed up to the end of the line, with the keys that terminals know for mending it.
-fn line_of_keys(keys: impl BufRead) -> io::Result<String> {
+fn read_edited_line(keys: impl BufRead) -> io::Result<String> {
     const CTRL_C: u8 = 3;
     const CTRL_D: u8 = 4;
     const BACKSPACE: u8 = 8;
@@ -133,8 +137,8 @@ fn line_of_keys(keys: impl BufRead) -> io::Result<String> {
 
 /// Refuses a token among the words of a command, whichever command it is: by the time it is read
 /// here others may have read it too.
-pub fn check_words(words: &[OsString]) -> Result<(), Failure> {
-    let Some(id) = words.iter().filter_map(|word| word.to_str()).find_map(id_of_token) else {
+pub fn reject_tokens_in_args(args: &[OsString]) -> Result<(), Failure> {
+    let Some(id) = args.iter().filter_map(|arg| arg.to_str()).find_map(token_id) else {
         return Ok(());
     };
     Err(Failure::Usage {
@@ -142,12 +146,12 @@ pub fn check_words(words: &[OsString]) -> Result<(), Failure> {
             "token {id} stands in the command line, where every account of this machine can read \
              it: it was not used"
         ),
-        next: format!("cell token revoke {id}, make another, and give it by {WAYS}"),
+        next: format!("cell token revoke {id}, make another, and give it by {TOKEN_SOURCES}"),
     })
 }
 
 /// What stands before the secret in a whole token, of a user or to join with.
-fn id_of_token(word: &str) -> Option<&str> {
+fn token_id(word: &str) -> Option<&str> {
     if let Some((_, token)) = word.split_once("CELL-JOIN.") {
         // Its secret stands behind the third dot; a file may well be called CELL-JOIN.txt.
         let mut parts = token.split('.').skip(2);
@@ -173,15 +177,15 @@ mod tests {
             (b"wrong\x15secret", "secret"),
             (b"\x7f\n", ""),
         ] {
-            assert_eq!(line_of_keys(keys).unwrap(), line);
+            assert_eq!(read_edited_line(keys).unwrap(), line);
         }
-        let given_up = line_of_keys(&b"sec\x03ret\n"[..]).unwrap_err();
+        let given_up = read_edited_line(&b"sec\x03ret\n"[..]).unwrap_err();
         assert_eq!(given_up.kind(), io::ErrorKind::Interrupted);
     }
 
-    fn refused(words: &[&str]) -> Option<String> {
+    fn rejection(words: &[&str]) -> Option<String> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        check_words(&words).err().map(|failure| failure.to_string())
+        reject_tokens_in_args(&words).err().map(|failure| failure.to_string())
     }
 
     #[test]
@@ -189,12 +193,12 @@ mod tests {
         let secret = "0b".repeat(32);
         let join = format!("CELL-JOIN.replica.m2.t0123456789ab.{secret}.{secret}");
         let user = format!("t0123456789ab.{secret}");
-        let given = format!("--token={user}");
-        for word in [&join, &user, &given, &format!("--join={join}")] {
-            let said = refused(&["cell", "master", "join", word]).expect("it is refused");
-            assert!(said.contains("t0123456789ab") && !said.contains(&secret), "{said}");
+        let token_option = format!("--token={user}");
+        for word in [&join, &user, &token_option, &format!("--join={join}")] {
+            let message = rejection(&["cell", "master", "join", word]).expect("it is refused");
+            assert!(message.contains("t0123456789ab") && !message.contains(&secret), "{message}");
         }
         let harmless = ["t0123456789ab", "a.b", "t01.example", "1.5", "./CELL-JOIN.m2.txt"];
-        assert_eq!(refused(&harmless), None);
+        assert_eq!(rejection(&harmless), None);
     }
 }

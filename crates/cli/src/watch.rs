@@ -5,10 +5,10 @@
 //! is made of several, and a person reads it no more often than this.
 
 use crate::commands::Success;
+use crate::connection;
 use crate::failure::Failure;
 use crate::output::{print, print_raw};
-use crate::reach;
-use crate::server::ask;
+use crate::runtime::block_on;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
@@ -18,7 +18,9 @@ const PERIOD: Duration = Duration::from_secs(2);
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 /// Until the person at the terminal ends it, or the cell cannot be asked any more.
-pub fn repeat(mut show: impl FnMut() -> Result<Success, Failure>) -> Result<Success, Failure> {
+pub fn run_repeatedly(
+    mut run_once: impl FnMut() -> Result<Success, Failure>,
+) -> Result<Success, Failure> {
     let terminal = io::stdout().is_terminal();
     let mut first = true;
     loop {
@@ -28,14 +30,14 @@ pub fn repeat(mut show: impl FnMut() -> Result<Success, Failure>) -> Result<Succ
             (false, false) => print("---\n")?,
         }
         first = false;
-        let shown = show()?;
-        reach::answered();
-        match shown {
+        let outcome = run_once()?;
+        connection::mark_answered();
+        match outcome {
             // What does not fit now, or has no leader, is what somebody watches to see change.
-            Success::Done | Success::DoesNotFit | Success::NobodyLeads => {}
-            Success::WouldChange | Success::Ended(_) => return Ok(shown),
+            Success::Done | Success::DoesNotFit | Success::NoLeader => {}
+            Success::WouldChange | Success::ExitWith(_) => return Ok(outcome),
         }
-        ask(async {
+        block_on(async {
             let mut ticks = interval(PERIOD);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             // The first tick is at once.

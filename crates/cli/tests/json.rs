@@ -180,11 +180,11 @@ fn arrivals_print_what_the_page_says() {
          openb_pod_list_default,80,81,82,83,84,85\n",
     );
     let trace = format!("openb:{}", folder.display());
-    let one = run(&["pack", "--trace", &trace, "-o", "json", "--seeds", "2"]);
+    let single = run(&["pack", "--trace", &trace, "-o", "json", "--seeds", "2"]);
     let all = run(&["pack", "--trace", &trace, "-o", "json", "--pods", "all"]);
     let workloads = all["workloads"].as_array().expect("a list").clone();
     assert_eq!(workloads.len(), 2);
-    check("cell sim pack with openb", &[vec![one], workloads].concat());
+    check("cell sim pack with openb", &[vec![single], workloads].concat());
 }
 
 #[test]

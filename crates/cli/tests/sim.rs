@@ -16,7 +16,7 @@ fn cell(args: &[&str]) -> Output {
 
 const EXAMPLE: [&str; 2] = ["--trace", "example:examples/small-cell"];
 
-fn on_example(verb: &str, more: &[&str]) -> Output {
+fn run_on_example(verb: &str, more: &[&str]) -> Output {
     let mut args = vec!["sim", verb];
     args.extend(EXAMPLE);
     args.extend(more);
@@ -38,7 +38,7 @@ fn number(value: &Value, field: &str) -> f64 {
 }
 
 /// Every wrong command line says what is wrong and leaves with the right code.
-fn check_refused(args: &[&str], code: i32, expected: &[&str]) {
+fn check_rejected(args: &[&str], code: i32, expected: &[&str]) {
     let output = cell(args);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
@@ -65,8 +65,8 @@ fn help_and_version_are_there_for_strangers() {
 
 #[test]
 fn the_example_is_packed_and_the_rest_explained() {
-    let output = on_example("pack", &[]);
-    let shown = text(&output.stdout);
+    let output = run_on_example("pack", &[]);
+    let displayed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     for part in [
         "40 machines",
@@ -77,15 +77,15 @@ fn the_example_is_packed_and_the_rest_explained() {
         "research/genome-assembly/0",
         "768 GiB",
     ] {
-        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+        assert!(displayed.contains(part), "no {part:?} in\n{displayed}");
     }
-    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    assert!(!shown.contains('\u{1b}'), "no colours into a pipe");
+    assert!(displayed.lines().all(|line| line.chars().count() <= 80), "{displayed}");
+    assert!(!displayed.contains('\u{1b}'), "no colours into a pipe");
 }
 
 #[test]
 fn json_has_the_fields_that_programs_need() {
-    let result = json(&on_example("pack", &["-o", "json", "--seed", "7"]));
+    let result = json(&run_on_example("pack", &["-o", "json", "--seed", "7"]));
     let counts = ["machines", "tasks", "placed", "pending", "preempted", "seed"];
     assert_eq!(counts.map(|field| number(&result, field)), [40.0, 630.0, 625.0, 5.0, 0.0, 7.0]);
     for field in ["load_seconds", "solve_seconds", "cpu_seconds", "peak_rss_bytes"] {
@@ -108,7 +108,7 @@ fn placements_depend_on_the_seed_and_not_on_threads_or_techniques() {
     let hash = |more: &[&str]| {
         let mut args = vec!["-o", "json"];
         args.extend(more);
-        json(&on_example("pack", &args))["placement_hash"].clone()
+        json(&run_on_example("pack", &args))["placement_hash"].clone()
     };
     let first = hash(&["--seed", "1"]);
     assert_eq!(first, hash(&["--seed", "1"]));
@@ -126,7 +126,7 @@ fn without_reclamation_less_fits() {
     let fitting = |more: &[&str]| {
         let mut args = vec!["-o", "json", "--job", "cpu=500m,ram=1GiB,priority=100"];
         args.extend(more);
-        number(&json(&on_example("fits", &args)), "count")
+        number(&json(&run_on_example("fits", &args)), "count")
     };
     let (limits, reservations) = (fitting(&["--at", "limits"]), fitting(&[]));
     assert!(limits < reservations, "{limits} at limits, {reservations} at reservations");
@@ -137,7 +137,7 @@ fn compaction_of_the_example_is_bounded_and_drawn() {
     let svg = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trials.svg");
     let path = svg.to_str().expect("a path in UTF-8");
     let args = ["--trials", "3", "--score", "all", "--svg", path, "-o", "json"];
-    let result = json(&on_example("compact", &args));
+    let result = json(&run_on_example("compact", &args));
     let scores = result["scores"].as_array().expect("a list");
     let names: Vec<&str> =
         scores.iter().filter_map(|score| score["techniques"]["score"].as_str()).collect();
@@ -158,7 +158,7 @@ fn compaction_of_the_example_is_bounded_and_drawn() {
     let drawn = std::fs::read_to_string(&svg).expect("the chart was written");
     assert!(drawn.starts_with("<svg ") && drawn.contains("lower bound"));
     let threads = [&args[..], &["--threads", "2"]].concat();
-    let again = json(&on_example("compact", &threads));
+    let again = json(&run_on_example("compact", &threads));
     let hashes = |result: &Value| -> Vec<Value> {
         let scores = result["scores"].as_array().expect("a list").clone();
         let trials =
@@ -170,14 +170,14 @@ fn compaction_of_the_example_is_bounded_and_drawn() {
 
 #[test]
 fn questions_are_answered_with_reasons() {
-    let fits = json(&on_example("fits", &["--job", "cpu=2,ram=8GiB", "-o", "json"]));
+    let fits = json(&run_on_example("fits", &["--job", "cpu=2,ram=8GiB", "-o", "json"]));
     assert!(number(&fits, "count") > 0.0);
     assert_eq!(fits["stopped_by"]["machines_total"], 40);
     let small = ["--job", "cpu=100m,ram=64MiB,priority=100,count=3"];
-    let added = on_example("whatif", &small);
+    let added = run_on_example("whatif", &small);
     assert_eq!(added.status.code(), Some(0));
     assert!(text(&added.stdout).contains("3 of 3 tasks placed"));
-    let large = on_example("whatif", &["--job", "cpu=1,ram=2TiB"]);
+    let large = run_on_example("whatif", &["--job", "cpu=1,ram=2TiB"]);
     assert_eq!(large.status.code(), Some(3), "{}", text(&large.stderr));
     assert!(text(&large.stdout).contains("the largest has"), "{}", text(&large.stdout));
 }
@@ -185,7 +185,7 @@ fn questions_are_answered_with_reasons() {
 #[test]
 fn a_prod_job_evicts_and_says_whom_and_where_they_go() {
     let job = ["--job", "cpu=8,ram=32GiB,count=30,priority=250"];
-    let result = json(&on_example("whatif", &[&job[..], &["-o", "json"]].concat()));
+    let result = json(&run_on_example("whatif", &[&job[..], &["-o", "json"]].concat()));
     let victims = result["victims"].as_array().expect("a list");
     assert!(!victims.is_empty());
     assert!(victims.iter().all(|victim| number(victim, "priority") < 200.0), "{result}");
@@ -198,30 +198,30 @@ fn a_prod_job_evicts_and_says_whom_and_where_they_go() {
     assert_eq!((sum("pending"), sum("placed_again")), {
         (waiting as f64, (everybody().count() - waiting) as f64)
     });
-    let shown = text(&on_example("whatif", &job).stdout);
+    let displayed = text(&run_on_example("whatif", &job).stdout);
     for part in ["placed again", "left pending", "from", "to"] {
-        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+        assert!(displayed.contains(part), "no {part:?} in\n{displayed}");
     }
-    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    assert!(displayed.lines().all(|line| line.chars().count() <= 80), "{displayed}");
 }
 
 #[test]
 fn one_task_is_explained_by_name() {
-    let ask = |task: &str| on_example("pack", &["--explain", task]);
-    let pending = text(&ask("research/genome-assembly/0").stdout);
+    let explain = |task: &str| run_on_example("pack", &["--explain", task]);
+    let pending = text(&explain("research/genome-assembly/0").stdout);
     assert!(pending.contains("needs 24 cores cpu and 768 GiB ram"), "{pending}");
     assert!(!pending.contains("ci/riscv-port/0"), "{pending}");
-    let result = json(&on_example("pack", &["--explain", "ci/riscv-port/2", "-o", "json"]));
+    let result = json(&run_on_example("pack", &["--explain", "ci/riscv-port/2", "-o", "json"]));
     let task = &result["explained_task"];
     assert_eq!((&task["task"], &task["state"]), (&"ci/riscv-port/2".into(), &"pending".into()));
     assert_eq!(task["explanation"]["machines_total"], 40);
-    let all = json(&on_example("pack", &["-o", "json"]));
+    let all = json(&run_on_example("pack", &["-o", "json"]));
     assert!(all["explained_task"].is_null());
     let args = |task| ["sim", "pack", EXAMPLE[0], EXAMPLE[1], "--explain", task];
-    check_refused(&args("ci/riscv-port/4"), 2, &["no task ci/riscv-port/4", "from 0 to 3"]);
-    check_refused(&args("ci/nope/0"), 2, &["no task ci/nope/0", "ci/riscv-port", "next:"]);
-    check_refused(&args("nobody/nope/0"), 2, &["a user of this cell: ", "research"]);
-    check_refused(&args("riscv-port"), 2, &["USER/JOB/INDEX"]);
+    check_rejected(&args("ci/riscv-port/4"), 2, &["no task ci/riscv-port/4", "from 0 to 3"]);
+    check_rejected(&args("ci/nope/0"), 2, &["no task ci/nope/0", "ci/riscv-port", "next:"]);
+    check_rejected(&args("nobody/nope/0"), 2, &["a user of this cell: ", "research"]);
+    check_rejected(&args("riscv-port"), 2, &["USER/JOB/INDEX"]);
 }
 
 #[test]
@@ -232,12 +232,12 @@ fn a_placed_task_is_shown_with_its_machine() {
     let mut columns = row.split(',');
     let (job, user) = (columns.next().unwrap_or(""), columns.next().unwrap_or(""));
     let name = format!("{user}/{job}/0");
-    let result = json(&on_example("pack", &["--explain", &name, "-o", "json"]));
+    let result = json(&run_on_example("pack", &["--explain", &name, "-o", "json"]));
     let task = &result["explained_task"];
     assert_eq!(task["state"], "placed", "{task}");
     let machine = task["machine"].as_str().expect("a machine");
-    let shown = text(&on_example("pack", &["--explain", &name]).stdout);
-    assert!(shown.contains(&format!("placed on {machine}.")), "{shown}");
+    let displayed = text(&run_on_example("pack", &["--explain", &name]).stdout);
+    assert!(displayed.contains(&format!("placed on {machine}.")), "{displayed}");
 }
 
 /// Compaction looks at all machines unless told otherwise; packing samples unless told otherwise.
@@ -248,7 +248,7 @@ fn the_later_flag_decides_about_sampling() {
     let sample = |verb: &str, flags: &[&str]| {
         let compact = ["--trials", "1", "--svg", svg];
         let more: &[&str] = if verb == "compact" { &compact } else { &[] };
-        let result = json(&on_example(verb, &[&["-o", "json"], more, flags].concat()));
+        let result = json(&run_on_example(verb, &[&["-o", "json"], more, flags].concat()));
         result["techniques"]["randomization"].as_u64()
     };
     assert_eq!((sample("compact", &[]), sample("pack", &[])), (None, Some(256)));
@@ -262,15 +262,15 @@ fn the_later_flag_decides_about_sampling() {
 fn errors_name_the_cause_and_the_next_step() {
     let pack = ["sim", "pack", "--trace"];
     let with = |trace: &'static str, more: &[&'static str]| [&pack[..], &[trace], more].concat();
-    check_refused(
+    check_rejected(
         &with("example:no-such", &[]),
         1,
         &["cannot open no-such", "next: check the path"],
     );
-    check_refused(&with("borg:x", &[]), 2, &["trace kind \"borg\"", "google2011:DIR"]);
+    check_rejected(&with("borg:x", &[]), 2, &["trace kind \"borg\"", "google2011:DIR"]);
     let small = "example:examples/small-cell";
     let check = |more: &[&'static str], expected: &[&str]| {
-        check_refused(&with(small, more), 2, expected);
+        check_rejected(&with(small, more), 2, expected);
     };
     check(&["--usage-cpu", "1.5"], &["1.5", "0 to 1"]);
     check(&["--at", "limits", "--usage-cpu", "0.5"], &["--usage-cpu has no effect", "next:"]);
@@ -281,7 +281,7 @@ fn errors_name_the_cause_and_the_next_step() {
     check(&["--score", "best"], &["best-fit"]);
     check(&["--frobnicate"], &["--frobnicate"]);
     let job = |job: &'static str, expected: &[&str]| {
-        check_refused(&["sim", "fits", EXAMPLE[0], EXAMPLE[1], "--job", job], 2, expected);
+        check_rejected(&["sim", "fits", EXAMPLE[0], EXAMPLE[1], "--job", job], 2, expected);
     };
     job("mem=1GiB", &["job field mem is unknown", "next:"]);
     job("cpu=0", &["job field cpu: value \"0\"", "more than 0", "next:"]);

@@ -12,7 +12,7 @@
 //! Rejected: a fixed bound per origin. Either their sum is beyond what the master can hold, or a
 //! lone user is held to the share of a crowd that is not there.
 
-use crate::batching::Room;
+use crate::batching::RequestAmount;
 use crate::input::Origin;
 use cellwright_cell::time::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,17 +23,17 @@ const ITEM_WEIGHT: usize = 256;
 const QUANTUM: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct AdmissionConfig {
     /// What may wait in each lane.
-    pub lane: Room,
+    pub per_level: RequestAmount,
     /// What a refused origin is told to wait.
     pub retry_after: Span,
 }
 
-impl Default for Settings {
+impl Default for AdmissionConfig {
     fn default() -> Self {
-        let lane = Room { items: 16_384, bytes: 64 << 20 };
-        Settings { lane, retry_after: Span::seconds(1) }
+        let level = RequestAmount { items: 16_384, bytes: 64 << 20 };
+        AdmissionConfig { per_level: level, retry_after: Span::seconds(1) }
     }
 }
 
@@ -44,9 +44,9 @@ pub struct Overload {
 }
 
 /// Turns of the lanes: a quarter of a full batch each. What a lane leaves over goes to the others.
-const TURNS: [usize; 4] = [1, 1, 1, 1];
+const LEVEL_TURNS: [usize; 4] = [1, 1, 1, 1];
 
-fn lane_of(origin: &Origin) -> usize {
+fn level_of(origin: &Origin) -> usize {
     match origin {
         Origin::System => 0,
         Origin::Agent(_) => 1,
@@ -56,19 +56,19 @@ fn lane_of(origin: &Origin) -> usize {
 }
 
 #[derive(Debug)]
-pub struct Admission<T> {
-    settings: Settings,
-    lanes: [Lane<T>; TURNS.len()],
+pub struct AdmissionQueue<T> {
+    settings: AdmissionConfig,
+    levels: [PriorityLevel<T>; LEVEL_TURNS.len()],
     /// The lane whose turn it is, and the weight it may still send in it.
     turn: usize,
     credit: usize,
 }
 
-impl<T> Admission<T> {
+impl<T> AdmissionQueue<T> {
     #[must_use]
-    pub fn new(settings: Settings) -> Admission<T> {
-        let lanes = std::array::from_fn(|_| Lane::default());
-        Admission { settings, lanes, turn: 0, credit: TURNS[0] * QUANTUM }
+    pub fn new(settings: AdmissionConfig) -> AdmissionQueue<T> {
+        let levels = std::array::from_fn(|_| PriorityLevel::default());
+        AdmissionQueue { settings, levels, turn: 0, credit: LEVEL_TURNS[0] * QUANTUM }
     }
 
     /// Queues `item` of `bytes` bytes.
@@ -77,62 +77,62 @@ impl<T> Admission<T> {
     /// When the origin has too much waiting already. An origin with nothing waiting in an empty
     /// lane is never refused: sizes of single requests are bounded before they come here.
     pub fn push(&mut self, origin: &Origin, bytes: usize, item: T) -> Result<(), Overload> {
-        let lane = &mut self.lanes[lane_of(origin)];
-        if !lane.has_room(origin, bytes, self.settings.lane) {
+        let level = &mut self.levels[level_of(origin)];
+        if !level.has_room(origin, bytes, self.settings.per_level) {
             return Err(Overload { retry_after: self.settings.retry_after });
         }
-        lane.push(origin, bytes, item);
+        level.push(origin, bytes, item);
         Ok(())
     }
 
     /// What goes into the next entry. A first item that alone exceeds `room` goes all the same:
     /// otherwise it would never go.
-    pub fn pop_batch(&mut self, room: Room) -> Vec<T> {
+    pub fn pop_batch(&mut self, room: RequestAmount) -> Vec<T> {
         let mut batch = Vec::new();
         let mut left = room.bytes;
         while batch.len() < room.items {
-            let Some((lane, bytes)) = self.next() else { break };
+            let Some((level, bytes)) = self.next_item() else { break };
             if bytes > left && !batch.is_empty() {
                 break;
             }
             left = left.saturating_sub(bytes);
             self.credit = self.credit.saturating_sub(bytes + ITEM_WEIGHT);
-            batch.extend(self.lanes[lane].take());
+            batch.extend(self.levels[level].take());
         }
         batch
     }
 
     /// What waits in all lanes.
     #[must_use]
-    pub fn waiting(&self) -> Room {
-        let items = self.lanes.iter().map(|lane| lane.items).sum();
-        let bytes = self.lanes.iter().map(|lane| lane.bytes).sum();
-        Room { items, bytes }
+    pub fn waiting(&self) -> RequestAmount {
+        let items = self.levels.iter().map(|level| level.items).sum();
+        let bytes = self.levels.iter().map(|level| level.bytes).sum();
+        RequestAmount { items, bytes }
     }
 
     /// Everything that waits, for a leader that no longer leads.
     pub fn drain(&mut self) -> Vec<T> {
-        self.pop_batch(Room { items: usize::MAX, bytes: usize::MAX })
+        self.pop_batch(RequestAmount { items: usize::MAX, bytes: usize::MAX })
     }
 
     /// The lane to serve and the size of its next item. Asking again changes nothing.
-    fn next(&mut self) -> Option<(usize, usize)> {
+    fn next_item(&mut self) -> Option<(usize, usize)> {
         // Each lane is asked once, and the first once more with its turn renewed.
-        for _ in 0..=TURNS.len() {
-            let head = self.lanes[self.turn].head();
+        for _ in 0..=LEVEL_TURNS.len() {
+            let head = self.levels[self.turn].next_size();
             // The last item of a turn may exceed it, so that large items need no saving up.
             if let Some(bytes) = head.filter(|_| self.credit > 0) {
                 return Some((self.turn, bytes));
             }
-            self.turn = (self.turn + 1) % TURNS.len();
-            self.credit = TURNS[self.turn] * QUANTUM;
+            self.turn = (self.turn + 1) % LEVEL_TURNS.len();
+            self.credit = LEVEL_TURNS[self.turn] * QUANTUM;
         }
         None
     }
 }
 
 #[derive(Debug)]
-struct Lane<T> {
+struct PriorityLevel<T> {
     /// Origins with something waiting.
     queues: BTreeMap<Origin, Queue<T>>,
     /// The same origins, in the order of their turns.
@@ -149,19 +149,19 @@ struct Queue<T> {
     credit: usize,
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for PriorityLevel<T> {
     fn default() -> Self {
-        Lane { queues: BTreeMap::new(), turns: VecDeque::new(), items: 0, bytes: 0 }
+        PriorityLevel { queues: BTreeMap::new(), turns: VecDeque::new(), items: 0, bytes: 0 }
     }
 }
 
-impl<T> Lane<T> {
-    fn has_room(&self, origin: &Origin, bytes: usize, most: Room) -> bool {
+impl<T> PriorityLevel<T> {
+    fn has_room(&self, origin: &Origin, bytes: usize, max: RequestAmount) -> bool {
         if self.items == 0 {
             return true;
         }
-        let free_items = most.items.saturating_sub(self.items);
-        let free_bytes = most.bytes.saturating_sub(self.bytes);
+        let free_items = max.items.saturating_sub(self.items);
+        let free_bytes = max.bytes.saturating_sub(self.bytes);
         let (items, queued) =
             self.queues.get(origin).map_or((0, 0), |queue| (queue.items.len(), queue.bytes));
         items < free_items && queued.saturating_add(bytes) <= free_bytes
@@ -180,7 +180,7 @@ impl<T> Lane<T> {
 
     /// Size of the item that goes next, its origin moved to the front. Asking again changes
     /// nothing.
-    fn head(&mut self) -> Option<usize> {
+    fn next_size(&mut self) -> Option<usize> {
         // An item of n quanta waits n turns, so the loop ends: every turn adds a quantum.
         loop {
             let origin = self.turns.front()?;
@@ -194,7 +194,7 @@ impl<T> Lane<T> {
         }
     }
 
-    /// Takes the item that [`Lane::head`] found.
+    /// Takes the item that [`PriorityLevel::next_size`] found.
     fn take(&mut self) -> Option<T> {
         let origin = self.turns.front()?;
         let queue = self.queues.get_mut(origin)?;
@@ -229,35 +229,44 @@ mod tests {
     const B: Who = Who::User('b');
     const C: Who = Who::User('c');
 
-    fn admission() -> Admission<(Who, u32)> {
-        let lane = Room { items: 1_000, bytes: 1_000_000 };
-        Admission::new(Settings { lane, retry_after: Span(500) })
+    fn admission() -> AdmissionQueue<(Who, u32)> {
+        let level = RequestAmount { items: 1_000, bytes: 1_000_000 };
+        AdmissionQueue::new(AdmissionConfig { per_level: level, retry_after: Span(500) })
     }
 
-    fn push(admission: &mut Admission<(Who, u32)>, who: Who, bytes: usize, number: u32) -> bool {
-        let origin = match who {
+    fn push(
+        admission: &mut AdmissionQueue<(Who, u32)>,
+        sender: Who,
+        bytes: usize,
+        number: u32,
+    ) -> bool {
+        let origin = match sender {
             System => Origin::System,
             Who::Agent(name) => Origin::Agent(name.into()),
             Plans => Origin::Scheduler("s".into()),
             Who::User(name) => Origin::User(name.into()),
         };
-        let pushed = admission.push(&origin, bytes, (who, number));
+        let pushed = admission.push(&origin, bytes, (sender, number));
         assert!(pushed.is_ok() || pushed == Err(Overload { retry_after: Span(500) }));
         pushed.is_ok()
     }
 
-    fn pop(admission: &mut Admission<(Who, u32)>, items: usize, bytes: usize) -> Vec<(Who, u32)> {
-        admission.pop_batch(Room { items, bytes })
+    fn pop(
+        admission: &mut AdmissionQueue<(Who, u32)>,
+        items: usize,
+        bytes: usize,
+    ) -> Vec<(Who, u32)> {
+        admission.pop_batch(RequestAmount { items, bytes })
     }
 
     /// Pushes until refused; how many were taken.
-    fn flood(admission: &mut Admission<(Who, u32)>, who: Who, bytes: usize) -> u32 {
-        let refused = (0..10_000).find(|number| !push(admission, who, bytes, *number));
-        refused.expect("a flood is refused at last")
+    fn flood(admission: &mut AdmissionQueue<(Who, u32)>, origin: Who, bytes: usize) -> u32 {
+        let rejected = (0..10_000).find(|number| !push(admission, origin, bytes, *number));
+        rejected.expect("a flood is refused at last")
     }
 
-    fn of(batch: &[(Who, u32)], who: Who) -> Vec<u32> {
-        batch.iter().filter(|(from, _)| *from == who).map(|(_, number)| *number).collect()
+    fn of(batch: &[(Who, u32)], origin: Who) -> Vec<u32> {
+        batch.iter().filter(|(from, _)| *from == origin).map(|(_, number)| *number).collect()
     }
 
     #[test]
@@ -306,8 +315,8 @@ mod tests {
     #[test]
     fn lanes_keep_their_part_of_a_batch() {
         let mut admission = admission();
-        for who in [A, B, C, System, Plans, Who::Agent('a'), Who::Agent('b')] {
-            flood(&mut admission, who, 1_000);
+        for origin in [A, B, C, System, Plans, Who::Agent('a'), Who::Agent('b')] {
+            flood(&mut admission, origin, 1_000);
         }
         let batch = pop(&mut admission, 400, 1 << 20);
         let (system, plans) = (of(&batch, System).len(), of(&batch, Plans).len());
@@ -338,7 +347,7 @@ mod tests {
         let batches: [Vec<u32>; 4] =
             std::array::from_fn(|_| of(&pop(&mut admission, 100, 100_000), A));
         assert_eq!(batches, [vec![0], vec![1], vec![2], vec![]]);
-        assert_eq!(admission.waiting(), Room { items: 0, bytes: 0 });
+        assert_eq!(admission.waiting(), RequestAmount { items: 0, bytes: 0 });
     }
 
     proptest! {

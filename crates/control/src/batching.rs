@@ -9,28 +9,28 @@
 
 /// An amount of requests: room in an entry, or what waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct RequestAmount {
     pub items: usize,
     pub bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct BatchingConfig {
     /// Entries on their way at once. Two keep the disk busy while the first is being answered;
     /// more would only split what could have shared a write.
-    pub most_in_flight: u32,
+    pub max_in_flight: u32,
     /// Most one entry carries. Bounds how long a single entry keeps the state from others.
-    pub most: Room,
+    pub max_batch: RequestAmount,
     /// What makes an entry worth sending while another is on its way: either of the two.
-    pub worth: Room,
+    pub send_threshold: RequestAmount,
 }
 
-impl Default for Settings {
+impl Default for BatchingConfig {
     fn default() -> Self {
-        Settings {
-            most_in_flight: 2,
-            most: Room { items: 4096, bytes: 4 << 20 },
-            worth: Room { items: 64, bytes: 64 << 10 },
+        BatchingConfig {
+            max_in_flight: 2,
+            max_batch: RequestAmount { items: 4096, bytes: 4 << 20 },
+            send_threshold: RequestAmount { items: 64, bytes: 64 << 10 },
         }
     }
 }
@@ -38,26 +38,27 @@ impl Default for Settings {
 /// Counts the entries on their way.
 #[derive(Clone, Debug, Default)]
 pub struct Batching {
-    settings: Settings,
+    settings: BatchingConfig,
     in_flight: u32,
 }
 
 impl Batching {
     #[must_use]
-    pub fn new(settings: Settings) -> Batching {
+    pub fn new(settings: BatchingConfig) -> Batching {
         Batching { settings, in_flight: 0 }
     }
 
     /// How much an entry may take now of what is `waiting`; `None`: let it gather.
     #[must_use]
-    pub fn room(&self, waiting: Room) -> Option<Room> {
-        let Settings { most_in_flight, most, worth } = self.settings;
+    pub fn room_for_batch(&self, waiting: RequestAmount) -> Option<RequestAmount> {
+        let BatchingConfig { max_in_flight: most_in_flight, max_batch, send_threshold: worth } =
+            self.settings;
         let worthwhile = waiting.items >= worth.items || waiting.bytes >= worth.bytes;
         let free = match self.in_flight {
             0 => waiting.items > 0,
             some => some < most_in_flight && worthwhile && waiting.items > 0,
         };
-        free.then_some(most)
+        free.then_some(max_batch)
     }
 
     pub fn sent(&mut self) {
@@ -75,10 +76,14 @@ mod tests {
     use super::*;
 
     fn check(in_flight: u32, items: usize, bytes: usize, goes: bool) {
-        let mut batching = Batching::new(Settings::default());
+        let mut batching = Batching::new(BatchingConfig::default());
         (0..in_flight).for_each(|_| batching.sent());
-        let room = batching.room(Room { items, bytes });
-        assert_eq!(room, goes.then_some(Settings::default().most), "{in_flight} {items} {bytes}");
+        let room = batching.room_for_batch(RequestAmount { items, bytes });
+        assert_eq!(
+            room,
+            goes.then_some(BatchingConfig::default().max_batch),
+            "{in_flight} {items} {bytes}"
+        );
     }
 
     #[test]
@@ -93,12 +98,12 @@ mod tests {
 
     #[test]
     fn room_comes_back_when_an_entry_is_done() {
-        let mut batching = Batching::new(Settings::default());
-        let many = Room { items: 1000, bytes: 1000 };
+        let mut batching = Batching::new(BatchingConfig::default());
+        let many = RequestAmount { items: 1000, bytes: 1000 };
         batching.sent();
         batching.sent();
-        assert_eq!(batching.room(many), None);
+        assert_eq!(batching.room_for_batch(many), None);
         batching.done();
-        assert!(batching.room(many).is_some());
+        assert!(batching.room_for_batch(many).is_some());
     }
 }

@@ -5,23 +5,23 @@
 //! **Invariant:** every accepted request is answered exactly once: with its verdict, or with why
 //! there is none.
 
-use crate::admission::Admission;
+use crate::admission::AdmissionQueue;
 use crate::batching::Batching;
+use crate::config::ControlConfig;
 use crate::controller::Controllers;
-use crate::dating::{Dating, Skews};
 use crate::input::{
     Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
 };
-use crate::lease::{LaneName, Leases, TooManyLanes};
+use crate::lease::{Leases, SchedulerShardName, TooManySchedulerShards};
 use crate::liveness::Liveness;
-use crate::settings::Settings;
-use cellwright_api::internal::{Difference, LinkForward};
+use crate::log_time::{ClockSkews, LogTime};
+use cellwright_api::internal::{LinkShardReport, StateDifference};
 use cellwright_cell::command::{Actor, Command, ControllerName, Request};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::MachineId;
+use cellwright_cell::log_saver::{LogSaverEnd, LogSaverOutcome};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
-use cellwright_cell::saver::{SaverEnd, Saving};
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::{Span, Time};
@@ -35,42 +35,42 @@ struct Queued {
 }
 
 /// A batch on its way: whose requests stand where in it.
-struct Flying {
+struct InFlightBatch {
     parts: Vec<(Option<Ticket>, usize)>,
 }
 
 pub struct Core {
-    settings: Settings,
+    settings: ControlConfig,
     role: Role,
     /// What all but removals are told while the disk is nearly full.
-    full: Option<Unavailable>,
-    queue: Admission<Queued>,
+    disk_full: Option<Unavailable>,
+    queue: AdmissionQueue<Queued>,
     batching: Batching,
-    flying: BTreeMap<BatchId, Flying>,
+    in_flight: BTreeMap<BatchId, InFlightBatch>,
     next_batch: u64,
-    dating: Dating,
+    log_time: LogTime,
     /// How far clocks were apart when this was last looked at, and when to look again.
-    skews: (Skews, Span),
+    skews: (ClockSkews, Span),
     /// When an entry is to carry log time to whoever follows the log, if it goes its own way.
-    next_stamp: Span,
+    next_timestamp_entry: Span,
     liveness: Liveness,
     leases: Leases,
     /// Incarnation and number of the newest report of each machine that told something new.
-    reported: BTreeMap<MachineId, (u64, u64)>,
+    newest_reports: BTreeMap<MachineId, (u64, u64)>,
     controllers: Controllers,
     /// Commands of the controllers that have not come back yet. None are asked for meanwhile.
-    controlling: usize,
-    next_control: Span,
+    controller_commands_in_flight: usize,
+    next_controller_step: Span,
 }
 
 const CONTROLLERS: Ticket = Ticket(0);
 /// Between two looks at clocks.
-const LOOK_AT_CLOCKS: Span = Span(1000);
+const CLOCK_CHECK_INTERVAL: Span = Span(1000);
 /// Between two entries that carry nothing but a log time that is slowed down.
-const STAMP_EVERY: Span = Span::seconds(60);
+const TIMESTAMP_ENTRY_INTERVAL: Span = Span::seconds(60);
 
 /// Whether some task may not start yet because its predecessor may still run.
-fn lease_waited_for(state: &State) -> bool {
+fn is_lease_awaited(state: &State) -> bool {
     let waits = |task: &Task| {
         let lease = state.spec_of(task).and_then(|spec| spec.at_most_one);
         lease.is_some() && task.state == TaskState::Pending && task.not_before > state.now()
@@ -80,51 +80,54 @@ fn lease_waited_for(state: &State) -> bool {
 
 impl Core {
     #[must_use]
-    pub fn new(settings: Settings) -> Core {
+    pub fn new(settings: ControlConfig) -> Core {
         Core {
-            queue: Admission::new(settings.admission),
+            queue: AdmissionQueue::new(settings.admission),
             batching: Batching::new(settings.batching),
             liveness: Liveness::new(settings.liveness, Span::ZERO),
             leases: Leases::new(settings.scheduler_lease),
-            reported: BTreeMap::new(),
+            newest_reports: BTreeMap::new(),
             controllers: Controllers::default(),
-            dating: Dating::new(settings.clocks),
-            skews: (Skews::default(), Span::ZERO),
-            next_stamp: Span::ZERO,
+            log_time: LogTime::new(settings.clocks),
+            skews: (ClockSkews::default(), Span::ZERO),
+            next_timestamp_entry: Span::ZERO,
             settings,
             role: Role::default(),
-            full: None,
-            flying: BTreeMap::new(),
+            disk_full: None,
+            in_flight: BTreeMap::new(),
             next_batch: 0,
-            controlling: 0,
-            next_control: Span::ZERO,
+            controller_commands_in_flight: 0,
+            next_controller_step: Span::ZERO,
         }
     }
 
-    /// `look` gives the state as of now; it is asked only where a decision needs it.
+    /// `read_state` gives the state as of now; it is asked only where a decision needs it.
     pub fn step(
         &mut self,
         input: Input,
         now: Now,
-        look: &dyn Fn() -> State,
+        read_state: &dyn Fn() -> State,
         outputs: &mut Vec<Output>,
     ) {
         match input {
-            Input::Tick => self.on_tick(now, look, outputs),
-            Input::Role(role) => self.on_role(role, now, look, outputs),
+            Input::Tick => self.on_tick(now, read_state, outputs),
+            Input::Role(role) => self.on_role(role, now, read_state, outputs),
             Input::Requests { ticket, origin, bytes, requests } => {
                 self.on_requests(ticket, &origin, bytes, requests, outputs);
             }
             Input::Committed { batch, result } => self.on_committed(batch, result, outputs),
-            Input::Forward(forward) => self.on_forward(forward, now, look),
-            Input::Lease { ticket, scheduler, lane, wall } => {
-                self.dating.hear_scheduler(&scheduler, wall, now);
-                let refused = |error: TooManyLanes| Unavailable::Overloaded {
+            Input::Forward(forward) => self.on_forward(forward, now, read_state),
+            Input::Lease { ticket, scheduler, scheduler_shard, wall } => {
+                self.log_time.observe_scheduler(&scheduler, wall, now);
+                let rejected = |error: TooManySchedulerShards| Unavailable::Overloaded {
                     who: error.to_string(),
                     retry_after: self.settings.scheduler_lease,
                 };
                 let answer = match self.role.leading {
-                    true => self.leases.ask(&scheduler, &lane, now.elapsed).map_err(refused),
+                    true => self
+                        .leases
+                        .request(&scheduler, &scheduler_shard, now.elapsed)
+                        .map_err(rejected),
                     false => Err(self.not_leader()),
                 };
                 outputs.push(Output::Lease { ticket, answer });
@@ -132,16 +135,16 @@ impl Core {
         }
     }
 
-    /// From now on, until told otherwise, the disk has room for removals alone; `full`: what others
+    /// From now on, until told otherwise, the disk has room for removals alone; `disk_full`: what others
     /// are told.
-    pub fn set_full(&mut self, full: Option<Unavailable>) {
-        self.full = full;
+    pub fn set_disk_full(&mut self, full: Option<Unavailable>) {
+        self.disk_full = full;
     }
 
     /// Requests that are in the log's hands.
     #[must_use]
-    pub fn flying(&self) -> BTreeSet<Ticket> {
-        let parts = self.flying.values().flat_map(|flying| &flying.parts);
+    pub fn in_flight(&self) -> BTreeSet<Ticket> {
+        let parts = self.in_flight.values().flat_map(|flying| &flying.parts);
         parts.filter_map(|(ticket, _)| *ticket).collect()
     }
 
@@ -149,9 +152,13 @@ impl Core {
     ///
     /// # Errors
     /// When this replica does not lead.
-    pub fn lane_holder(&self, lane: &LaneName, at: Span) -> Result<Option<String>, Unavailable> {
+    pub fn scheduler_shard_holder(
+        &self,
+        scheduler_shard: &SchedulerShardName,
+        at: Span,
+    ) -> Result<Option<String>, Unavailable> {
         match self.role.leading {
-            true => Ok(self.leases.holder(lane, at).map(str::to_owned)),
+            true => Ok(self.leases.holder(scheduler_shard, at).map(str::to_owned)),
             false => Err(self.not_leader()),
         }
     }
@@ -161,15 +168,15 @@ impl Core {
         if !self.role.leading {
             return;
         }
-        while let Some(room) = self.batching.room(self.queue.waiting()) {
-            let taken = self.queue.pop_batch(room);
+        while let Some(room) = self.batching.room_for_batch(self.queue.waiting()) {
+            let queued_batch = self.queue.pop_batch(room);
             self.batching.sent();
             self.next_batch += 1;
             let batch = BatchId(self.next_batch);
-            let date = self.dating.date(now);
-            let parts = taken.iter().map(|q| (q.ticket, q.requests.len())).collect();
-            let requests = taken.into_iter().flat_map(|q| q.requests).collect();
-            self.flying.insert(batch, Flying { parts });
+            let date = self.log_time.timestamp(now);
+            let parts = queued_batch.iter().map(|q| (q.ticket, q.requests.len())).collect();
+            let requests = queued_batch.into_iter().flat_map(|q| q.requests).collect();
+            self.in_flight.insert(batch, InFlightBatch { parts });
             outputs.push(Output::Propose { batch, now: date, requests });
         }
     }
@@ -186,33 +193,33 @@ impl Core {
         requests: Vec<Request>,
         outputs: &mut Vec<Output>,
     ) {
-        let refuse = |why| Output::Answer { ticket, result: Err(why) };
+        let reject = |why| Output::Answer { ticket, result: Err(why) };
         if !self.role.leading {
-            return outputs.push(refuse(self.not_leader()));
+            return outputs.push(reject(self.not_leader()));
         }
-        let removes = |request: &Request| request.command.makes_room();
-        if let Some(full) = self.full.as_ref().filter(|_| !requests.iter().all(removes)) {
-            return outputs.push(refuse(full.clone()));
+        let removes = |request: &Request| request.command.frees_space();
+        if let Some(full) = self.disk_full.as_ref().filter(|_| !requests.iter().all(removes)) {
+            return outputs.push(reject(full.clone()));
         }
-        let limit = self.settings.batching.most.bytes;
+        let limit = self.settings.batching.max_batch.bytes;
         if bytes > limit {
-            return outputs.push(refuse(Unavailable::TooLarge { bytes, limit }));
+            return outputs.push(reject(Unavailable::TooLarge { bytes, limit }));
         }
         let item = Queued { ticket: Some(ticket), requests };
         if let Err(overload) = self.queue.push(origin, bytes, item) {
-            let (who, retry_after) = (origin.to_string(), overload.retry_after);
-            outputs.push(refuse(Unavailable::Overloaded { who, retry_after }));
+            let (origin_name, retry_after) = (origin.to_string(), overload.retry_after);
+            outputs.push(reject(Unavailable::Overloaded { who: origin_name, retry_after }));
         }
     }
 
     /// Commands of the core itself: nobody waits for them, and they are never behind users.
     fn enqueue(&mut self, origin: &Origin, ticket: Option<Ticket>, mut requests: Vec<Request>) {
-        if self.full.is_some() {
-            requests.retain(|request| request.command.makes_room());
+        if self.disk_full.is_some() {
+            requests.retain(|request| request.command.frees_space());
         }
         if requests.is_empty() {
             if ticket == Some(CONTROLLERS) {
-                self.controlling = 0;
+                self.controller_commands_in_flight = 0;
             }
             return;
         }
@@ -221,7 +228,7 @@ impl Core {
         // found again from the state.
         let queued = self.queue.push(origin, bytes, Queued { ticket, requests });
         if queued.is_err() && ticket == Some(CONTROLLERS) {
-            self.controlling = 0;
+            self.controller_commands_in_flight = 0;
         }
     }
 
@@ -231,23 +238,23 @@ impl Core {
         result: Result<Committed, Unavailable>,
         outputs: &mut Vec<Output>,
     ) {
-        let Some(flying) = self.flying.remove(&batch) else { return };
+        let Some(in_flight) = self.in_flight.remove(&batch) else { return };
         self.batching.done();
         let mut rest = result.as_ref().map(|done| done.verdicts.as_slice()).unwrap_or_default();
-        for (ticket, count) in flying.parts {
-            let (own, later) = rest.split_at(count.min(rest.len()));
+        for (ticket, count) in in_flight.parts {
+            let (own_verdicts, later) = rest.split_at(count.min(rest.len()));
             rest = later;
             match ticket {
                 None => {}
                 Some(CONTROLLERS) => {
-                    self.controlling = 0;
-                    self.controllers.answered(own);
+                    self.controller_commands_in_flight = 0;
+                    self.controllers.on_verdicts(own_verdicts);
                 }
                 Some(ticket) => {
                     let result = result.as_ref().map_err(Clone::clone).map(|done| Committed {
                         index: done.index,
                         term: done.term,
-                        verdicts: own.to_vec(),
+                        verdicts: own_verdicts.to_vec(),
                     });
                     outputs.push(Output::Answer { ticket, result });
                 }
@@ -260,24 +267,24 @@ impl Core {
         &mut self,
         role: Role,
         now: Now,
-        look: &dyn Fn() -> State,
+        read_state: &dyn Fn() -> State,
         outputs: &mut Vec<Output>,
     ) {
-        let was = std::mem::replace(&mut self.role, role);
-        if self.role.leading && (!was.leading || was.term != self.role.term) {
+        let previous_role = std::mem::replace(&mut self.role, role);
+        if self.role.leading && (!previous_role.leading || previous_role.term != self.role.term) {
             self.liveness = Liveness::new(self.settings.liveness, now.elapsed);
             self.leases = Leases::new(self.settings.scheduler_lease);
             self.controllers = Controllers::default();
-            self.controlling = 0;
-            self.next_control = now.elapsed;
-            let state = look();
-            self.dating.lead(state.now(), !lease_waited_for(&state), now);
-            self.skews = (Skews::default(), now.elapsed);
-            self.next_stamp = now.elapsed;
+            self.controller_commands_in_flight = 0;
+            self.next_controller_step = now.elapsed;
+            let state = read_state();
+            self.log_time.lead(state.now(), !is_lease_awaited(&state), now);
+            self.skews = (ClockSkews::default(), now.elapsed);
+            self.next_timestamp_entry = now.elapsed;
         }
         self.liveness.set_voters(&self.role.voters);
-        self.dating.set_voters(self.role.id, &self.role.voters);
-        if was.leading && !self.role.leading {
+        self.log_time.set_voters(self.role.id, &self.role.voters);
+        if previous_role.leading && !self.role.leading {
             for queued in self.queue.drain() {
                 if let Some(ticket) = queued.ticket.filter(|ticket| *ticket != CONTROLLERS) {
                     let result = Err(self.not_leader());
@@ -285,66 +292,68 @@ impl Core {
                 }
             }
             outputs.push(Output::Alarms(Vec::new()));
-            outputs.push(Output::Skews(Skews::default()));
+            outputs.push(Output::Skews(ClockSkews::default()));
             outputs.push(Output::Controllers(BTreeMap::new()));
         }
     }
 
-    fn on_forward(&mut self, forward: LinkForward, now: Now, look: &dyn Fn() -> State) {
+    fn on_forward(&mut self, forward: LinkShardReport, now: Now, read_state: &dyn Fn() -> State) {
         if !self.role.leading || forward.term != self.role.term {
             return;
         }
         self.liveness.shard_reported(forward.shard, now.elapsed);
-        self.dating.hear(forward.shard, forward.wall, &forward.clocks, now);
-        for machine in &forward.heard {
-            self.liveness.heard(*machine, forward.shard, now.elapsed);
+        self.log_time.observe_voter(forward.shard, forward.wall, &forward.clock_offsets, now);
+        for machine in &forward.heard_machines {
+            self.liveness.heartbeats(*machine, forward.shard, now.elapsed);
         }
         if forward.differences.is_empty() {
             return;
         }
-        let state = look();
-        for found in forward.differences {
-            if self.is_overtaken(&found) {
+        let state = read_state();
+        for difference in forward.differences {
+            if self.is_outdated(&difference) {
                 continue;
             }
             // Each machine waits in its own queue: one that reports without end delays no other.
-            let machine = reporter(&found, &state);
+            let machine = reporting_machine(&difference, &state);
             let agent = |machine: &Name| Origin::Agent(machine.to_string());
             let origin = machine.as_ref().map_or(Origin::System, agent);
-            self.enqueue(&origin, None, reported(found, machine, &state));
+            self.enqueue(&origin, None, difference_requests(difference, machine, &state));
         }
     }
 
     /// Whether a later report of the machine, perhaps through another replica, has been heard.
-    fn is_overtaken(&mut self, found: &Difference) -> bool {
-        let Difference::Tasks { machine, incarnation, number, .. } = found else { return false };
-        let newest = self.reported.entry(*machine).or_default();
-        let overtaken = (*incarnation, *number) < *newest;
+    fn is_outdated(&mut self, difference: &StateDifference) -> bool {
+        let StateDifference::Tasks { machine, incarnation, number, .. } = difference else {
+            return false;
+        };
+        let newest = self.newest_reports.entry(*machine).or_default();
+        let is_outdated = (*incarnation, *number) < *newest;
         *newest = (*newest).max((*incarnation, *number));
-        overtaken
+        is_outdated
     }
 
-    fn on_tick(&mut self, now: Now, look: &dyn Fn() -> State, outputs: &mut Vec<Output>) {
+    fn on_tick(&mut self, now: Now, read_state: &dyn Fn() -> State, outputs: &mut Vec<Output>) {
         if !self.role.leading {
             return;
         }
-        let state = look();
-        let date = self.keep_time(&state, now, outputs);
-        let found = self.liveness.step(&state, now.elapsed);
-        let down = found.down.iter().map(|machine| Command::MachineDown { machine: *machine });
-        let down = by_controller(ControllerName::Liveness, down.collect());
+        let state = read_state();
+        let date = self.update_log_time(&state, now, outputs);
+        let liveness = self.liveness.step(&state, now.elapsed);
+        let down = liveness.down.iter().map(|machine| Command::MachineDown { machine: *machine });
+        let down = controller_requests(ControllerName::Liveness, down.collect());
         self.enqueue(&Origin::System, None, down);
-        let silent = found.silent.into_iter();
+        let silent = liveness.silent.into_iter();
         let silent = silent.map(|(machine, silent)| Alarm::MachineSilent { machine, silent });
-        let skewed = self.skews.0.beyond(self.settings.clocks.bound);
-        let skewed = skewed.map(|(whose, seconds)| Alarm::ClockSkew { whose, seconds });
-        let alarms = found.alarms.into_iter().chain(silent).chain(skewed);
+        let skewed = self.skews.0.beyond(self.settings.clocks.max_skew);
+        let skewed = skewed.map(|(source, seconds)| Alarm::ClockSkew { source, seconds });
+        let alarms = liveness.alarms.into_iter().chain(silent).chain(skewed);
         outputs.push(Output::Alarms(alarms.collect()));
-        if self.controlling == 0 && now.elapsed >= self.next_control {
-            self.next_control = Span(now.elapsed.0 + self.settings.control_every.0);
-            let requests = self.controllers.step(&state, date, &self.settings.control);
-            self.controlling = requests.len();
-            outputs.push(Output::Controllers(self.controllers.given().clone()));
+        if self.controller_commands_in_flight == 0 && now.elapsed >= self.next_controller_step {
+            self.next_controller_step = Span(now.elapsed.0 + self.settings.controller_interval.0);
+            let requests = self.controllers.step(&state, date, &self.settings.controllers);
+            self.controller_commands_in_flight = requests.len();
+            outputs.push(Output::Controllers(self.controllers.commands_issued().clone()));
             self.enqueue(&Origin::System, Some(CONTROLLERS), requests);
         }
         self.flush(now, outputs);
@@ -353,23 +362,23 @@ impl Core {
 
 impl Core {
     /// Log time as it is now, for this replica, and how far clocks are apart.
-    fn keep_time(&mut self, state: &State, now: Now, outputs: &mut Vec<Output>) -> Time {
+    fn update_log_time(&mut self, state: &State, now: Now, outputs: &mut Vec<Output>) -> Time {
         // Asked only when it matters: it looks at every task.
-        let may_leap = self.dating.leap_wanted(now) && !lease_waited_for(state);
-        self.dating.set_may_leap(may_leap);
-        let date = self.dating.date(now);
+        let may_step = self.log_time.is_step_wanted(now) && !is_lease_awaited(state);
+        self.log_time.set_may_step(may_step);
+        let date = self.log_time.timestamp(now);
         outputs.push(Output::LogTime(date));
         if now.elapsed >= self.skews.1 {
             let known = |machine| state.machines().get(machine).is_some();
-            let skews = self.dating.skews(known, now);
+            let skews = self.log_time.skews(known, now);
             outputs.push(Output::Skews(skews.clone()));
-            self.skews = (skews, Span(now.elapsed.0 + LOOK_AT_CLOCKS.0));
+            self.skews = (skews, Span(now.elapsed.0 + CLOCK_CHECK_INTERVAL.0));
         }
-        let slowed = self.skews.0.log.unsigned_abs() > self.settings.clocks.bound.0;
-        let leapt = self.dating.take_leapt();
-        if leapt || (slowed && now.elapsed >= self.next_stamp) {
-            self.next_stamp = Span(now.elapsed.0 + STAMP_EVERY.0);
-            let stamp = by_controller(ControllerName::Expire, vec![Command::Expire]);
+        let slowed = self.skews.0.log.unsigned_abs() > self.settings.clocks.max_skew.0;
+        let stepped = self.log_time.take_stepped();
+        if stepped || (slowed && now.elapsed >= self.next_timestamp_entry) {
+            self.next_timestamp_entry = Span(now.elapsed.0 + TIMESTAMP_ENTRY_INTERVAL.0);
+            let stamp = controller_requests(ControllerName::Expire, vec![Command::Expire]);
             self.enqueue(&Origin::System, None, stamp);
         }
         date
@@ -377,14 +386,14 @@ impl Core {
 }
 
 /// The machine whose report a difference was seen in; nothing for one that has no row any more.
-fn reporter(found: &Difference, state: &State) -> Option<Name> {
-    let machine = match found {
-        Difference::Up { machine, .. } => return Some(machine.clone()),
-        Difference::Tasks { machine, .. }
-        | Difference::Packages { machine, .. }
-        | Difference::Savers { machine, .. }
-        | Difference::Shortages { machine, .. } => Some(*machine),
-        Difference::Reservations(changes) => {
+fn reporting_machine(difference: &StateDifference, state: &State) -> Option<Name> {
+    let machine = match difference {
+        StateDifference::Up { machine, .. } => return Some(machine.clone()),
+        StateDifference::Tasks { machine, .. }
+        | StateDifference::Packages { machine, .. }
+        | StateDifference::LogSavers { machine, .. }
+        | StateDifference::ResourcePressure { machine, .. } => Some(*machine),
+        StateDifference::Reservations(changes) => {
             let task = changes.first().and_then(|change| state.tasks().get(change.task));
             task.and_then(|task| task.machine())
         }
@@ -393,39 +402,46 @@ fn reporter(found: &Difference, state: &State) -> Option<Name> {
     row.map(|row| row.spec.name.clone())
 }
 
-fn by_controller(name: ControllerName, commands: Vec<Command>) -> Vec<Request> {
+fn controller_requests(name: ControllerName, commands: Vec<Command>) -> Vec<Request> {
     let request = |command| Request { by: Actor::Controller(name), id: None, command };
     commands.into_iter().map(request).collect()
 }
 
 /// What a difference asks for, in the name of the machine's agent; of a machine without a row
 /// nothing. What tasks reserve is estimated beside the link from what the agent said they use.
-fn reported(found: Difference, machine: Option<Name>, state: &State) -> Vec<Request> {
-    if matches!(found, Difference::Reservations(_)) {
-        return by_controller(ControllerName::Reclaim, commands(found, state));
+fn difference_requests(
+    difference: StateDifference,
+    machine: Option<Name>,
+    state: &State,
+) -> Vec<Request> {
+    if matches!(difference, StateDifference::Reservations(_)) {
+        return controller_requests(
+            ControllerName::Reclaim,
+            difference_commands(difference, state),
+        );
     }
     let Some(machine) = machine else { return Vec::new() };
     let request = |command| Request { by: Actor::Agent(machine.clone()), id: None, command };
-    commands(found, state).into_iter().map(request).collect()
+    difference_commands(difference, state).into_iter().map(request).collect()
 }
 
 /// What a difference seen by a link shard asks of the log.
-fn commands(found: Difference, state: &State) -> Vec<Command> {
-    match found {
-        Difference::Tasks { machine, incarnation, reports, .. } => {
+fn difference_commands(difference: StateDifference, state: &State) -> Vec<Command> {
+    match difference {
+        StateDifference::Tasks { machine, incarnation, reports, .. } => {
             vec![Command::TaskReports { machine, incarnation, reports }]
         }
-        Difference::Packages { machine, packages } => {
+        StateDifference::Packages { machine, packages } => {
             vec![Command::SetMachinePackages { machine, packages }]
         }
-        Difference::Shortages { machine, incarnation, shortages } => {
+        StateDifference::ResourcePressure { machine, incarnation, shortages } => {
             vec![Command::SetShortages { machine, incarnation, shortages }]
         }
-        Difference::Reservations(changes) => vec![Command::SetReservations(changes)],
-        Difference::Savers { machine, ends } => {
-            ends.into_iter().map(|end| saver_ended(machine, end)).collect()
+        StateDifference::Reservations(changes) => vec![Command::SetReservations(changes)],
+        StateDifference::LogSavers { machine, ends } => {
+            ends.into_iter().map(|end| log_saver_ended(machine, end)).collect()
         }
-        Difference::Up { machine: name, incarnation, spec } => {
+        StateDifference::Up { machine: name, incarnation, spec } => {
             // Nobody speaks for another machine.
             let spec = spec.filter(|spec| spec.name == name);
             let known = state.machine_named(&name);
@@ -433,7 +449,7 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
             let Some((machine, row)) = row else {
                 // The machine comes up with its next report, when it has a row.
                 let row = |spec: Box<MachineSpec>| Command::Enlist(*spec);
-                let gone = state.is_dismissed(PartKind::Agent, &name);
+                let gone = state.is_revoked(PartKind::Agent, &name);
                 return spec.filter(|_| !gone).map(row).into_iter().collect();
             };
             let changed = spec.filter(|spec| **spec != row.spec);
@@ -443,11 +459,11 @@ fn commands(found: Difference, state: &State) -> Vec<Command> {
     }
 }
 
-fn saver_ended(machine: MachineId, end: SaverEnd) -> Command {
-    let SaverEnd { task, attempt, run, how } = end;
+fn log_saver_ended(machine: MachineId, end: LogSaverEnd) -> Command {
+    let LogSaverEnd { task, attempt, run, outcome: how } = end;
     match how {
-        Saving::Succeeded => Command::ReleaseRetained { machine, task, attempt },
-        Saving::Failed(exit) => Command::SaverFailed { machine, task, attempt, run, exit },
+        LogSaverOutcome::Succeeded => Command::ReleaseRetained { machine, task, attempt },
+        LogSaverOutcome::Failed(exit) => Command::SaverFailed { machine, task, attempt, run, exit },
     }
 }
 
@@ -460,26 +476,33 @@ mod tests {
     fn what_agents_report_is_sent_in_their_own_names() {
         use crate::controller::testing::{Cell, machine, name};
         let cell = Cell::with_machines(2);
-        let mut core = Core::new(Settings::default());
-        let (look, mut outputs) = (|| cell.state.clone(), Vec::new());
+        let mut core = Core::new(ControlConfig::default());
+        let (read_state, mut outputs) = (|| cell.state.clone(), Vec::new());
         let now = Now { wall: Time(1), elapsed: Span(1) };
         let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
-        core.step(Input::Role(role), now, &look, &mut outputs);
+        core.step(Input::Role(role), now, &read_state, &mut outputs);
         outputs.clear();
         let packages = |machine| {
             let machine = MachineId(machine);
-            Difference::Packages { machine, packages: BTreeSet::new() }
+            StateDifference::Packages { machine, packages: BTreeSet::new() }
         };
         let spec = Some(Box::new(machine(7, 100)));
         let differences = vec![
             packages(1),
             packages(99),
-            Difference::Up { machine: name("m7"), incarnation: 1, spec },
-            Difference::Reservations(Vec::new()),
+            StateDifference::Up { machine: name("m7"), incarnation: 1, spec },
+            StateDifference::Reservations(Vec::new()),
         ];
-        let (wall, clocks, heard) = (Time(1), Vec::new(), Vec::new());
-        let forward = LinkForward { shard: 1, term: 1, heard, differences, wall, clocks };
-        core.step(Input::Forward(forward), now, &look, &mut outputs);
+        let (wall, clocks, heard_machines) = (Time(1), Vec::new(), Vec::new());
+        let forward = LinkShardReport {
+            shard: 1,
+            term: 1,
+            heard_machines,
+            differences,
+            wall,
+            clock_offsets: clocks,
+        };
+        core.step(Input::Forward(forward), now, &read_state, &mut outputs);
         core.flush(now, &mut outputs);
         let requests = outputs.into_iter().find_map(|output| match output {
             Output::Propose { requests, .. } => Some(requests),
@@ -497,31 +520,31 @@ mod tests {
     /// What a client is told to repeat must not have been done.
     #[test]
     fn what_is_in_the_hands_of_the_log_is_told_apart_from_what_waits() {
-        let mut core = Core::new(Settings::default());
-        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let mut core = Core::new(ControlConfig::default());
+        let (read_state, mut outputs) = (|| State::default(), Vec::new());
         let now = Now { wall: Time(1), elapsed: Span(1) };
         let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
-        core.step(Input::Role(role), now, &look, &mut outputs);
+        core.step(Input::Role(role), now, &read_state, &mut outputs);
         let ask = |number| {
             let requests =
                 vec![Request { by: Actor::Operator, id: None, command: Command::Expire }];
             let (ticket, origin) = (Ticket(number), Origin::User("ann".into()));
             Input::Requests { ticket, origin, bytes: 10, requests }
         };
-        core.step(ask(7), now, &look, &mut outputs);
-        assert_eq!(core.flying(), BTreeSet::new());
+        core.step(ask(7), now, &read_state, &mut outputs);
+        assert_eq!(core.in_flight(), BTreeSet::new());
         core.flush(now, &mut outputs);
-        core.step(ask(8), now, &look, &mut outputs);
-        assert_eq!(core.flying(), BTreeSet::from([Ticket(7)]));
+        core.step(ask(8), now, &read_state, &mut outputs);
+        assert_eq!(core.in_flight(), BTreeSet::from([Ticket(7)]));
     }
 
     #[test]
     fn on_a_full_disk_removals_are_taken_and_all_else_is_told_why() {
-        let mut core = Core::new(Settings::default());
-        let (look, mut outputs) = (|| State::default(), Vec::new());
+        let mut core = Core::new(ControlConfig::default());
+        let (read_state, mut outputs) = (|| State::default(), Vec::new());
         let now = Now { wall: Time(1), elapsed: Span(1) };
         let role = Role { id: 1, term: 1, leading: true, leader: None, voters: vec![1] };
-        core.step(Input::Role(role), now, &look, &mut outputs);
+        core.step(Input::Role(role), now, &read_state, &mut outputs);
         outputs.clear();
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
         let ask = |number, command| {
@@ -530,31 +553,31 @@ mod tests {
             Input::Requests { ticket, origin, bytes: 10, requests }
         };
         let full = Unavailable::DiskFull { free: 3, reserve: 9 };
-        core.set_full(Some(full.clone()));
-        core.step(ask(7, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        core.set_disk_full(Some(full.clone()));
+        core.step(ask(7, Command::AddUser { name: name("bob") }), now, &read_state, &mut outputs);
         assert_eq!(outputs, [Output::Answer { ticket: Ticket(7), result: Err(full) }]);
         let gone = Command::RemoveUser { name: name("bob"), expect: None };
-        core.step(ask(8, gone), now, &look, &mut outputs);
+        core.step(ask(8, gone), now, &read_state, &mut outputs);
         core.flush(now, &mut outputs);
-        assert_eq!(core.flying(), BTreeSet::from([Ticket(8)]));
-        core.set_full(None);
+        assert_eq!(core.in_flight(), BTreeSet::from([Ticket(8)]));
+        core.set_disk_full(None);
         outputs.clear();
-        core.step(ask(9, Command::AddUser { name: name("bob") }), now, &look, &mut outputs);
+        core.step(ask(9, Command::AddUser { name: name("bob") }), now, &read_state, &mut outputs);
         assert_eq!(outputs, [], "it waits for its turn");
     }
 
     #[test]
     fn what_a_late_report_says_through_another_replica_is_not_believed() {
-        let mut core = Core::new(Settings::default());
-        let mut overtaken = |incarnation, number| {
+        let mut core = Core::new(ControlConfig::default());
+        let mut is_outdated = |incarnation, number| {
             let machine = MachineId(1);
             let reports = Vec::new();
-            core.is_overtaken(&Difference::Tasks { machine, incarnation, number, reports })
+            core.is_outdated(&StateDifference::Tasks { machine, incarnation, number, reports })
         };
-        assert!(!overtaken(1, 5));
-        assert!(overtaken(1, 4));
-        assert!(!overtaken(1, 6));
-        assert!(!overtaken(2, 1), "after a reboot");
-        assert!(overtaken(1, 7), "of the life before");
+        assert!(!is_outdated(1, 5));
+        assert!(is_outdated(1, 4));
+        assert!(!is_outdated(1, 6));
+        assert!(!is_outdated(2, 1), "after a reboot");
+        assert!(is_outdated(1, 7), "of the life before");
     }
 }

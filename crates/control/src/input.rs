@@ -1,10 +1,10 @@
 //! Everything that can happen to the core, and everything it can ask for: two closed enums, so that
 //! the loop, the tests and the simulator speak the same language.
 
-use crate::dating::{Clocked, Skews};
-use crate::lease::LaneName;
+use crate::lease::SchedulerShardName;
+use crate::log_time::{ClockSkews, ClockSource};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::internal::{LeaseAnswer, LinkForward};
+use cellwright_api::internal::{LeaseAnswer, LinkShardReport};
 use cellwright_cell::command::{Request, Verdict};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// What to wait when nobody knows better.
-const SOON: Span = Span(200);
+const DEFAULT_RETRY_AFTER: Span = Span(200);
 
 /// Names a request that waits for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +25,7 @@ pub struct BatchId(pub u64);
 /// Both clocks at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Leads log time, see [`crate::dating`]; may jump.
+    /// Leads log time, see [`crate::log_time`]; may jump.
     pub wall: Time,
     /// Milliseconds since the process started; never jumps. Leases and silence use this one.
     pub elapsed: Span,
@@ -59,8 +59,8 @@ pub enum Input {
     Role(Role),
     Requests { ticket: Ticket, origin: Origin, bytes: usize, requests: Vec<Request> },
     Committed { batch: BatchId, result: Result<Committed, Unavailable> },
-    Forward(LinkForward),
-    Lease { ticket: Ticket, scheduler: String, lane: LaneName, wall: Time },
+    Forward(LinkShardReport),
+    Lease { ticket: Ticket, scheduler: String, scheduler_shard: SchedulerShardName, wall: Time },
 }
 
 /// What raft says of this replica.
@@ -101,7 +101,7 @@ pub enum Output {
     /// What time it is by the log.
     LogTime(Time),
     /// How far clocks are apart.
-    Skews(Skews),
+    Skews(ClockSkews),
     /// How many commands each controller has given in this leadership, by its name.
     Controllers(BTreeMap<&'static str, u64>),
 }
@@ -116,7 +116,7 @@ pub enum Alarm {
     /// A machine that is up has not been heard from for this long.
     MachineSilent { machine: MachineId, silent: Span },
     /// A clock is further from the cell's than the bound, ahead if positive.
-    ClockSkew { whose: Clocked, seconds: i64 },
+    ClockSkew { source: ClockSource, seconds: i64 },
 }
 
 /// Why there is no verdict. The request may be sent again, under the same request id.
@@ -150,9 +150,11 @@ impl From<Unavailable> for ApiError {
                 ApiError::new(Code::NotLeader, message).with("leader", leader)
             }
             Unavailable::NotLeader { leader: None } => {
-                ApiError::new(Code::NoLeader, message).with_retry_after(SOON)
+                ApiError::new(Code::NoLeader, message).with_retry_after(DEFAULT_RETRY_AFTER)
             }
-            Unavailable::NoQuorum => ApiError::new(Code::NoQuorum, message).with_retry_after(SOON),
+            Unavailable::NoQuorum => {
+                ApiError::new(Code::NoQuorum, message).with_retry_after(DEFAULT_RETRY_AFTER)
+            }
             Unavailable::Overloaded { retry_after, .. } => {
                 ApiError::new(Code::Overloaded, message).with_retry_after(retry_after)
             }
@@ -163,7 +165,7 @@ impl From<Unavailable> for ApiError {
                 ApiError::new(Code::DiskFull, message).with("free", free).with("reserve", reserve)
             }
             Unavailable::Unknown { .. } => {
-                ApiError::new(Code::TimedOut, message).with_retry_after(SOON)
+                ApiError::new(Code::TimedOut, message).with_retry_after(DEFAULT_RETRY_AFTER)
             }
             Unavailable::ShuttingDown => ApiError::new(Code::ShuttingDown, message),
         }

@@ -8,14 +8,14 @@
 //! not in the log.
 
 use cellwright_api::internal::LeaseAnswer;
-use cellwright_cell::name::{BadName, Token};
+use cellwright_cell::name::{InvalidName, Token};
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// Lanes held at once; beyond, a lane that nobody holds yet is refused.
-pub const MAX_LANES: usize = 1024;
+pub const MAX_SCHEDULER_SHARDS: usize = 1024;
 
 /// The label that names a job's lane.
 const LABEL: &str = "scheduler";
@@ -23,20 +23,20 @@ const LABEL: &str = "scheduler";
 /// A share of the jobs: those whose label `scheduler` has this value; the empty name means those
 /// that have no such label.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LaneName(Option<Token>);
+pub struct SchedulerShardName(Option<Token>);
 
-impl LaneName {
+impl SchedulerShardName {
     /// # Errors
-    /// When `text` is neither empty nor a [`Token`].
-    pub fn new(text: &str) -> Result<LaneName, BadName> {
-        let bad = |bad: BadName| BadName {
+    /// When `text` is neither empty nor a [`TokenNotAccepted`].
+    pub fn new(text: &str) -> Result<SchedulerShardName, InvalidName> {
+        let bad = |bad: InvalidName| InvalidName {
             what: "lane".into(),
             allowed: format!("empty, or {}", bad.allowed),
             ..bad
         };
         match text {
-            "" => Ok(LaneName(None)),
-            text => Ok(LaneName(Some(Token::new(text).map_err(bad)?))),
+            "" => Ok(SchedulerShardName(None)),
+            text => Ok(SchedulerShardName(Some(Token::new(text).map_err(bad)?))),
         }
     }
 
@@ -45,9 +45,9 @@ impl LaneName {
     ///
     /// # Errors
     /// When the job's label could not name a lane.
-    pub fn of(spec: &JobSpec) -> Result<LaneName, BadName> {
+    pub fn of(spec: &JobSpec) -> Result<SchedulerShardName, InvalidName> {
         let label = spec.labels.iter().find(|(key, _)| key.as_str() == LABEL);
-        LaneName::new(label.map_or("", |(_, value)| value.as_str()))
+        SchedulerShardName::new(label.map_or("", |(_, value)| value.as_str()))
     }
 
     #[must_use]
@@ -56,16 +56,18 @@ impl LaneName {
     }
 }
 
-impl fmt::Display for LaneName {
+impl fmt::Display for SchedulerShardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("lane {lane} is one too many: schedulers hold {MAX_LANES} lanes, the most allowed")]
-pub struct TooManyLanes {
-    pub lane: LaneName,
+#[error(
+    "lane {lane} is one too many: schedulers hold {MAX_SCHEDULER_SHARDS} lanes, the most allowed"
+)]
+pub struct TooManySchedulerShards {
+    pub lane: SchedulerShardName,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,59 +80,59 @@ struct Lease {
 #[derive(Clone, Debug)]
 pub struct Leases {
     length: Span,
-    lanes: BTreeMap<LaneName, Lease>,
+    by_shard: BTreeMap<SchedulerShardName, Lease>,
 }
 
 impl Leases {
     /// Holders should renew at a third of `length`, so that one lost message costs nothing.
     #[must_use]
     pub fn new(length: Span) -> Leases {
-        Leases { length, lanes: BTreeMap::new() }
+        Leases { length, by_shard: BTreeMap::new() }
     }
 
-    /// `scheduler` asks for `lane`, anew or again. Granted unless another one's lease still runs;
+    /// `scheduler` asks for `scheduler_shard`, anew or again. Granted unless another one's lease still runs;
     /// then the answer says whose, and for how long at most.
     ///
     /// # Errors
     /// When too many other lanes are held.
-    pub fn ask(
+    pub fn request(
         &mut self,
         scheduler: &str,
-        lane: &LaneName,
+        scheduler_shard: &SchedulerShardName,
         at: Span,
-    ) -> Result<LeaseAnswer, TooManyLanes> {
-        let running = self.lanes.get(lane).filter(|lease| at < lease.until);
+    ) -> Result<LeaseAnswer, TooManySchedulerShards> {
+        let running = self.by_shard.get(scheduler_shard).filter(|lease| at < lease.until);
         if let Some(other) = running.filter(|lease| lease.holder != scheduler) {
             let length = Span(other.until.0 - at.0);
             return Ok(LeaseAnswer { granted: false, holder: other.holder.clone(), length });
         }
-        if !self.has_room_for(lane, at) {
-            return Err(TooManyLanes { lane: lane.clone() });
+        if !self.has_room_for(scheduler_shard, at) {
+            return Err(TooManySchedulerShards { lane: scheduler_shard.clone() });
         }
         let holder = scheduler.to_owned();
         let until = Span(at.0.saturating_add(self.length.0));
-        self.lanes.insert(lane.clone(), Lease { holder: holder.clone(), until });
+        self.by_shard.insert(scheduler_shard.clone(), Lease { holder: holder.clone(), until });
         Ok(LeaseAnswer { granted: true, holder, length: self.length })
     }
 
-    fn has_room_for(&mut self, lane: &LaneName, at: Span) -> bool {
-        if self.lanes.len() >= MAX_LANES {
-            self.lanes.retain(|_, lease| at < lease.until);
+    fn has_room_for(&mut self, scheduler_shard: &SchedulerShardName, at: Span) -> bool {
+        if self.by_shard.len() >= MAX_SCHEDULER_SHARDS {
+            self.by_shard.retain(|_, lease| at < lease.until);
         }
-        self.lanes.len() < MAX_LANES || self.lanes.contains_key(lane)
+        self.by_shard.len() < MAX_SCHEDULER_SHARDS || self.by_shard.contains_key(scheduler_shard)
     }
 
     /// Who plans this lane at `at`.
     #[must_use]
-    pub fn holder(&self, lane: &LaneName, at: Span) -> Option<&str> {
-        let lease = self.lanes.get(lane).filter(|lease| at < lease.until);
+    pub fn holder(&self, scheduler_shard: &SchedulerShardName, at: Span) -> Option<&str> {
+        let lease = self.by_shard.get(scheduler_shard).filter(|lease| at < lease.until);
         lease.map(|lease| lease.holder.as_str())
     }
 
     /// Lanes that have a holder at `at`, for the status page.
-    pub fn holders(&self, at: Span) -> impl Iterator<Item = (&LaneName, &str)> {
-        let running = self.lanes.iter().filter(move |(_, lease)| at < lease.until);
-        running.map(|(lane, lease)| (lane, lease.holder.as_str()))
+    pub fn holders(&self, at: Span) -> impl Iterator<Item = (&SchedulerShardName, &str)> {
+        let running = self.by_shard.iter().filter(move |(_, lease)| at < lease.until);
+        running.map(|(scheduler_shard, lease)| (scheduler_shard, lease.holder.as_str()))
     }
 }
 
@@ -141,15 +143,15 @@ mod tests {
 
     const LENGTH: Span = Span(3_000);
 
-    fn lane(text: &str) -> LaneName {
-        LaneName::new(text).unwrap()
+    fn lane(text: &str) -> SchedulerShardName {
+        SchedulerShardName::new(text).unwrap()
     }
 
     /// Who asks at which time, and who holds the default lane after it.
     fn check(asks: &[(&str, u64, &str)]) {
         let mut leases = Leases::new(LENGTH);
         for (scheduler, at, holder) in asks {
-            let answer = leases.ask(scheduler, &lane(""), Span(*at)).unwrap();
+            let answer = leases.request(scheduler, &lane(""), Span(*at)).unwrap();
             assert_eq!(answer.holder, *holder, "at {at}");
             assert_eq!(answer.granted, scheduler == holder, "at {at}");
         }
@@ -164,15 +166,15 @@ mod tests {
     #[test]
     fn a_refused_one_learns_how_long_to_wait_at_most() {
         let mut leases = Leases::new(LENGTH);
-        leases.ask("a", &lane(""), Span(10)).unwrap();
-        let answer = leases.ask("b", &lane(""), Span(1_010)).unwrap();
+        leases.request("a", &lane(""), Span(10)).unwrap();
+        let answer = leases.request("b", &lane(""), Span(1_010)).unwrap();
         assert_eq!(answer.length, Span(2_000));
     }
 
     #[test]
     fn a_lane_has_a_holder_while_its_lease_runs() {
         let mut leases = Leases::new(LENGTH);
-        leases.ask("b", &lane(""), Span(2)).unwrap();
+        leases.request("b", &lane(""), Span(2)).unwrap();
         assert_eq!(leases.holder(&lane(""), Span(3)), Some("b"));
         assert_eq!(leases.holder(&lane(""), Span(3_002)), None);
         assert_eq!(leases.holders(Span(3)).collect::<Vec<_>>(), [(&lane(""), "b")]);
@@ -182,15 +184,15 @@ mod tests {
     #[test]
     fn lanes_are_apart_and_bounded() {
         let mut leases = Leases::new(LENGTH);
-        for number in 0..MAX_LANES {
-            let (holder, lane) = (format!("s{number}"), lane(&format!("lane{number}")));
-            assert!(leases.ask(&holder, &lane, Span(0)).unwrap().granted);
+        for number in 0..MAX_SCHEDULER_SHARDS {
+            let (holder, scheduler_shard) = (format!("s{number}"), lane(&format!("lane{number}")));
+            assert!(leases.request(&holder, &scheduler_shard, Span(0)).unwrap().granted);
         }
-        let more = leases.ask("a", &lane("more"), Span(1)).unwrap_err();
+        let more = leases.request("a", &lane("more"), Span(1)).unwrap_err();
         assert!(more.to_string().starts_with("lane more is one too many"), "{more}");
-        assert!(leases.ask("s7", &lane("lane7"), Span(1)).unwrap().granted, "it may renew");
-        assert!(leases.ask("a", &lane("more"), LENGTH).unwrap().granted, "others ran out");
-        let bad = LaneName::new("two words").unwrap_err();
+        assert!(leases.request("s7", &lane("lane7"), Span(1)).unwrap().granted, "it may renew");
+        assert!(leases.request("a", &lane("more"), LENGTH).unwrap().granted, "others ran out");
+        let bad = SchedulerShardName::new("two words").unwrap_err();
         assert!(bad.to_string().starts_with("lane \"two words\" is not valid: empty, or"));
     }
 
@@ -203,7 +205,7 @@ mod tests {
             let mut granted: Option<(u8, u64)> = None;
             for (scheduler, later) in asks {
                 at += later;
-                let answer = leases.ask(&scheduler.to_string(), &lane("x"), Span(at)).unwrap();
+                let answer = leases.request(&scheduler.to_string(), &lane("x"), Span(at)).unwrap();
                 if answer.granted {
                     if let Some((before, until)) = granted {
                         prop_assert!(before == scheduler || until <= at);

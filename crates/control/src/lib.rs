@@ -7,17 +7,17 @@
 //! | `input` | what can happen to the core, and what it can ask for |
 //! | `admission` | fair turns of callers at the log |
 //! | `batching` | how requests become log entries |
-//! | `dating` | log time, and how far clocks are apart |
+//! | `log_time` | log time, and how far clocks are apart |
 //! | `lease` | which scheduler plans which jobs |
 //! | `liveness` | which machines are down |
 //! | `controller` | what the cell does by itself: one trait, one list, a file each |
 
 pub mod admission;
 pub mod batching;
+pub mod config;
 pub mod controller;
 pub mod core;
-pub mod dating;
 pub mod input;
 pub mod lease;
 pub mod liveness;
-pub mod settings;
+pub mod log_time;

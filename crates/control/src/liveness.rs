@@ -29,64 +29,64 @@ use cellwright_cell::time::Span;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct LivenessConfig {
     /// Longest time between two polls of one agent.
-    pub poll: Span,
+    pub poll_interval: Span,
     /// Missed polls after which a machine is silent.
     pub missed_polls: u64,
     /// A shard that has not reported for this long is silent itself.
-    pub shard_silence: Span,
+    pub link_shard_timeout: Span,
     /// What machines get on top while their shard is silent or unknown: time to find another.
-    pub extra: Span,
+    pub reconnect_grace: Span,
     /// Most machines declared down a minute, beyond the first `burst`.
-    pub per_minute: u64,
+    pub max_down_per_minute: u64,
     pub burst: u64,
     /// When more than so many of a thousand machines that were up are silent, the fault is ours or
     /// the network's: nothing is declared.
-    pub hold_above_permille: usize,
+    pub pause_above_permille: usize,
     /// How long a machine declared down still counts against the half.
-    pub remember: Span,
+    pub count_down_for: Span,
     /// When a declaration that had no effect is repeated.
-    pub retry: Span,
+    pub retry_after: Span,
     /// How often all machines are looked at; in between a step costs nothing.
-    pub look_every: Span,
+    pub check_interval: Span,
 }
 
-impl Default for Settings {
+impl Default for LivenessConfig {
     fn default() -> Self {
-        Settings {
-            poll: Span::seconds(5),
+        LivenessConfig {
+            poll_interval: Span::seconds(5),
             missed_polls: 3,
-            shard_silence: Span::seconds(5),
-            extra: Span::seconds(20),
-            per_minute: 60,
+            link_shard_timeout: Span::seconds(5),
+            reconnect_grace: Span::seconds(20),
+            max_down_per_minute: 60,
             burst: 10,
-            hold_above_permille: 500,
-            remember: Span::seconds(900),
-            retry: Span::seconds(5),
-            look_every: Span(500),
+            pause_above_permille: 500,
+            count_down_for: Span::seconds(900),
+            retry_after: Span::seconds(5),
+            check_interval: Span(500),
         }
     }
 }
 
-impl Settings {
-    fn patience(&self) -> Span {
-        Span(self.poll.0.saturating_mul(self.missed_polls))
+impl LivenessConfig {
+    fn heartbeat_timeout(&self) -> Span {
+        Span(self.poll_interval.0.saturating_mul(self.missed_polls))
     }
 
     /// Whoever fell silent together with one whose patience is over has been silent for longer.
-    fn suspicion(&self) -> Span {
-        Span(self.poll.0.saturating_mul(self.missed_polls.saturating_sub(1)))
+    fn suspect_after(&self) -> Span {
+        Span(self.poll_interval.0.saturating_mul(self.missed_polls.saturating_sub(1)))
     }
 
     fn is_most(&self, silent: usize, up: usize) -> bool {
-        silent * 1000 > up * self.hold_above_permille
+        silent * 1000 > up * self.pause_above_permille
     }
 }
 
 /// What the leader should do about silent machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Judgement {
+pub struct LivenessDecision {
     /// To be declared down, longest silent first.
     pub down: Vec<MachineId>,
     pub alarms: Vec<Alarm>,
@@ -95,10 +95,10 @@ pub struct Judgement {
 }
 
 /// Most silent machines that are named.
-const NAMED: usize = 50;
+const MAX_NAMED: usize = 50;
 
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct Heartbeat {
     at: Span,
     /// `None` until a shard has told of the machine under this leader.
     shard: Option<u64>,
@@ -107,16 +107,16 @@ struct Heard {
 /// The leader's view of who speaks. Made anew by every election.
 #[derive(Clone, Debug)]
 pub struct Liveness {
-    settings: Settings,
+    settings: LivenessConfig,
     /// Machines that are up, and when they last gave a sign of life.
-    heard: BTreeMap<MachineId, Heard>,
+    heartbeats: BTreeMap<MachineId, Heartbeat>,
     shards: BTreeMap<u64, Span>,
     /// When machines were declared down.
-    declared: BTreeMap<MachineId, Span>,
+    declared_down: BTreeMap<MachineId, Span>,
     /// When so many were last silent that nobody was declared down.
-    held: Option<Span>,
-    tokens: Tokens,
-    next_look: Span,
+    paused_at: Option<Span>,
+    down_budget: TokenBucket,
+    next_check: Span,
     /// As of the last look.
     alarms: Vec<Alarm>,
     silent: Vec<(MachineId, Span)>,
@@ -125,24 +125,24 @@ pub struct Liveness {
 impl Liveness {
     /// For a leader elected `at`.
     #[must_use]
-    pub fn new(settings: Settings, at: Span) -> Liveness {
+    pub fn new(settings: LivenessConfig, at: Span) -> Liveness {
         Liveness {
             settings,
-            heard: BTreeMap::new(),
+            heartbeats: BTreeMap::new(),
             shards: BTreeMap::new(),
-            declared: BTreeMap::new(),
-            held: None,
-            tokens: Tokens::full(settings.per_minute, settings.burst, at),
-            next_look: at,
+            declared_down: BTreeMap::new(),
+            paused_at: None,
+            down_budget: TokenBucket::full(settings.max_down_per_minute, settings.burst, at),
+            next_check: at,
             alarms: Vec::new(),
             silent: Vec::new(),
         }
     }
 
     /// `shard` has heard `machine`.
-    pub fn heard(&mut self, machine: MachineId, shard: u64, at: Span) {
-        self.declared.remove(&machine);
-        self.heard.insert(machine, Heard { at, shard: Some(shard) });
+    pub fn heartbeats(&mut self, machine: MachineId, shard: u64, at: Span) {
+        self.declared_down.remove(&machine);
+        self.heartbeats.insert(machine, Heartbeat { at, shard: Some(shard) });
     }
 
     /// `shard` has told the leader something, if only that it has heard nobody.
@@ -156,138 +156,145 @@ impl Liveness {
     }
 
     /// Whom to declare down now.
-    pub fn step(&mut self, state: &State, at: Span) -> Judgement {
-        if at < self.next_look {
+    pub fn step(&mut self, state: &State, at: Span) -> LivenessDecision {
+        if at < self.next_check {
             let (alarms, silent) = (self.alarms.clone(), self.silent.clone());
-            return Judgement { down: Vec::new(), alarms, silent };
+            return LivenessDecision { down: Vec::new(), alarms, silent };
         }
-        self.next_look = Span(at.0.saturating_add(self.settings.look_every.0));
-        let judgement = self.look(state, at);
-        self.alarms.clone_from(&judgement.alarms);
-        self.silent.clone_from(&judgement.silent);
-        judgement
+        self.next_check = Span(at.0.saturating_add(self.settings.check_interval.0));
+        let decision = self.check(state, at);
+        self.alarms.clone_from(&decision.alarms);
+        self.silent.clone_from(&decision.silent);
+        decision
     }
 
-    fn look(&mut self, state: &State, at: Span) -> Judgement {
-        let up = self.follow(state, at);
+    fn check(&mut self, state: &State, at: Span) -> LivenessDecision {
+        let up = self.track_up_machines(state, at);
         let mut silent: Vec<(Span, MachineId)> = Vec::new();
         let mut overdue: Vec<(Span, MachineId)> = Vec::new();
         let (mut suspected, mut due) = (0, false);
-        for (machine, heard) in &self.heard {
-            let silence = passed(heard.at, at);
-            suspected += usize::from(silence > self.settings.suspicion());
-            if silence <= self.settings.patience() {
+        for (machine, heartbeat) in &self.heartbeats {
+            let silence = elapsed_between(heartbeat.at, at);
+            suspected += usize::from(silence > self.settings.suspect_after());
+            if silence <= self.settings.heartbeat_timeout() {
                 continue;
             }
-            silent.push((heard.at, *machine));
-            let allowed = self.allowed(heard, at);
-            if silence > allowed && !self.just_declared(*machine, at) {
+            silent.push((heartbeat.at, *machine));
+            let allowed = self.allowed_silence(heartbeat, at);
+            if silence > allowed && !self.is_recently_declared(*machine, at) {
                 due = true;
-                if self.held.is_none_or(|held| passed(held, at) > allowed) {
-                    overdue.push((heard.at, *machine));
+                if self.paused_at.is_none_or(|held| elapsed_between(held, at) > allowed) {
+                    overdue.push((heartbeat.at, *machine));
                 }
             }
         }
-        let named = longest(&silent, at);
-        let gone = self.declared.keys().filter(|id| !self.heard.contains_key(id)).count();
+        let named = longest_silent(&silent, at);
+        let gone = self.declared_down.keys().filter(|id| !self.heartbeats.contains_key(id)).count();
         let silent = if due { suspected } else { silent.len() } + gone;
         let were_up = up + gone;
         if self.settings.is_most(silent, were_up) {
-            self.held = Some(at);
+            self.paused_at = Some(at);
             let (silent, up) = (count(silent), count(were_up));
             let alarms = vec![Alarm::MostMachinesSilent { silent, up }];
-            return Judgement { down: Vec::new(), alarms, silent: named };
+            return LivenessDecision { down: Vec::new(), alarms, silent: named };
         }
-        let mut judgement = self.declare(overdue, at);
+        let mut decision = self.declare_down(overdue, at);
         // Who is declared down now is no longer up and silent.
-        let stays = |(machine, _): &(MachineId, Span)| !judgement.down.contains(machine);
-        judgement.silent = named.into_iter().filter(stays).collect();
-        judgement
+        let stays = |(machine, _): &(MachineId, Span)| !decision.down.contains(machine);
+        decision.silent = named.into_iter().filter(stays).collect();
+        decision
     }
 
     /// Keeps the books to the machines that are up; returns their number. One that came up, or
     /// that this leader never heard of, is given the full time from here.
-    fn follow(&mut self, state: &State, at: Span) -> usize {
+    fn track_up_machines(&mut self, state: &State, at: Span) -> usize {
         let machines = state.machines();
         let is_up =
             |id: &MachineId| machines.get(*id).is_some_and(|row| row.status == MachineStatus::Up);
-        self.heard.retain(|id, _| is_up(id));
-        let remember = self.settings.remember;
-        self.declared
-            .retain(|id, declared| machines.get(*id).is_some() && passed(*declared, at) < remember);
+        self.heartbeats.retain(|id, _| is_up(id));
+        let remember = self.settings.count_down_for;
+        self.declared_down.retain(|id, declared| {
+            machines.get(*id).is_some() && elapsed_between(*declared, at) < remember
+        });
         let mut up = 0;
         for (id, _) in machines.iter().filter(|(_, row)| row.status == MachineStatus::Up) {
             up += 1;
-            self.heard.entry(id).or_insert(Heard { at, shard: None });
+            self.heartbeats.entry(id).or_insert(Heartbeat { at, shard: None });
         }
         up
     }
 
     /// How long this machine may be silent.
-    fn allowed(&self, heard: &Heard, at: Span) -> Span {
-        let patience = self.settings.patience();
-        let reported = heard.shard.and_then(|shard| self.shards.get(&shard));
+    fn allowed_silence(&self, heartbeat: &Heartbeat, at: Span) -> Span {
+        let heartbeat_timeout = self.settings.heartbeat_timeout();
+        let reported = heartbeat.shard.and_then(|shard| self.shards.get(&shard));
         match reported {
-            Some(last) if passed(*last, at) <= self.settings.shard_silence => patience,
-            _ => Span(patience.0.saturating_add(self.settings.extra.0)),
+            Some(last) if elapsed_between(*last, at) <= self.settings.link_shard_timeout => {
+                heartbeat_timeout
+            }
+            _ => Span(heartbeat_timeout.0.saturating_add(self.settings.reconnect_grace.0)),
         }
     }
 
-    fn just_declared(&self, machine: MachineId, at: Span) -> bool {
-        let declared = self.declared.get(&machine);
-        declared.is_some_and(|declared| passed(*declared, at) < self.settings.retry)
+    fn is_recently_declared(&self, machine: MachineId, at: Span) -> bool {
+        let declared = self.declared_down.get(&machine);
+        declared.is_some_and(|declared| elapsed_between(*declared, at) < self.settings.retry_after)
     }
 
-    fn declare(&mut self, mut overdue: Vec<(Span, MachineId)>, at: Span) -> Judgement {
+    fn declare_down(&mut self, mut overdue: Vec<(Span, MachineId)>, at: Span) -> LivenessDecision {
         overdue.sort_unstable();
-        let allowed = self.tokens.take(overdue.len(), at);
+        let allowed = self.down_budget.take(overdue.len(), at);
         let waiting = overdue.len() - allowed;
         overdue.truncate(allowed);
         let down: Vec<MachineId> = overdue.into_iter().map(|(_, machine)| machine).collect();
-        self.declared.extend(down.iter().map(|machine| (*machine, at)));
+        self.declared_down.extend(down.iter().map(|machine| (*machine, at)));
         let limited = Alarm::DownRateLimited { waiting: count(waiting) };
         let alarms = if waiting > 0 { vec![limited] } else { Vec::new() };
-        Judgement { down, alarms, silent: Vec::new() }
+        LivenessDecision { down, alarms, silent: Vec::new() }
     }
 }
 
-fn longest(silent: &[(Span, MachineId)], at: Span) -> Vec<(MachineId, Span)> {
+fn longest_silent(silent: &[(Span, MachineId)], at: Span) -> Vec<(MachineId, Span)> {
     let mut silent = silent.to_vec();
     silent.sort_unstable();
-    silent.iter().take(NAMED).map(|(heard, machine)| (*machine, passed(*heard, at))).collect()
+    silent
+        .iter()
+        .take(MAX_NAMED)
+        .map(|(heartbeat, machine)| (*machine, elapsed_between(*heartbeat, at)))
+        .collect()
 }
 
 /// A machine's tasks may start elsewhere once a token is spent. In units of a machine / 60,000, of
 /// which a rate of one a minute makes one a millisecond: exact in whole numbers.
 #[derive(Clone, Debug)]
-struct Tokens {
+struct TokenBucket {
     per_minute: u64,
-    most: u64,
+    capacity: u64,
     units: u64,
     at: Span,
 }
 
-const MACHINE: u64 = 60_000;
+const UNITS_PER_MACHINE: u64 = 60_000;
 
-impl Tokens {
-    fn full(per_minute: u64, burst: u64, at: Span) -> Tokens {
-        let most = burst.max(1).saturating_mul(MACHINE);
-        Tokens { per_minute, most, units: most, at }
+impl TokenBucket {
+    fn full(per_minute: u64, burst: u64, at: Span) -> TokenBucket {
+        let capacity = burst.max(1).saturating_mul(UNITS_PER_MACHINE);
+        TokenBucket { per_minute, capacity, units: capacity, at }
     }
 
     /// Takes up to `wanted` whole machines.
     fn take(&mut self, wanted: usize, at: Span) -> usize {
-        let grown = passed(self.at, at).0.saturating_mul(self.per_minute);
-        self.units = self.units.saturating_add(grown).min(self.most);
+        let grown = elapsed_between(self.at, at).0.saturating_mul(self.per_minute);
+        self.units = self.units.saturating_add(grown).min(self.capacity);
         self.at = Span(self.at.0.max(at.0));
-        let taken = (self.units / MACHINE).min(wanted as u64);
-        self.units -= taken * MACHINE;
+        let taken = (self.units / UNITS_PER_MACHINE).min(wanted as u64);
+        self.units -= taken * UNITS_PER_MACHINE;
         usize::try_from(taken).unwrap_or(wanted)
     }
 }
 
-fn passed(from: Span, to: Span) -> Span {
-    Span(to.0.saturating_sub(from.0))
+fn elapsed_between(from: Span, until: Span) -> Span {
+    Span(until.0.saturating_sub(from.0))
 }
 
 fn count(number: usize) -> u32 {

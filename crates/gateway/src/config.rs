@@ -10,18 +10,18 @@
 
 mod keys;
 
-use crate::access::listener::Limits;
-use crate::http::FlowSettings;
-use crate::http::bodies::Pace;
+use crate::access::listener::ListenerLimits;
+use crate::http::FlowConfig;
+use crate::http::bodies::MinBodyRate;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::name::Name;
 use cellwright_cell::reclaim;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::MAX_TASKS;
 use cellwright_cell::time::Span;
-use cellwright_control::controller::reclaim::ReclaimSettings;
-use cellwright_master::history::QuerySettings;
-use cellwright_master::segments::Keep;
+use cellwright_control::controller::reclaim::ReclamationConfig;
+use cellwright_master::history::QueryConfig;
+use cellwright_master::segments::RetentionLimits;
 use cellwright_names::Zone;
 use keys::KEYS;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ pub struct Config {
     pub silence_polls: u64,
     pub down_per_minute: u64,
     pub clock_skew_alarm: Span,
-    pub reclaim: ReclaimSettings,
+    pub reclaim: ReclamationConfig,
     pub task_certificate_life: Span,
     pub keep_dead_jobs: Span,
     pub keep_events: Span,
@@ -88,14 +88,14 @@ pub struct Config {
     pub checkpoints: u64,
     pub connections: u64,
     pub connections_per_identity: u64,
-    pub flow: FlowSettings,
-    pub queries: QuerySettings,
+    pub flow: FlowConfig,
+    pub queries: QueryConfig,
     /// What each user may have, as the leader says it to the cell.
     pub bounds: Bounds,
 }
 
 /// Most of one dimension that a task can be charged at least; `apply` allows no more.
-const MOST_LEAST: u64 = 1 << 30;
+const MAX_LEAST_CHARGE: u64 = 1 << 30;
 const DURATION: &str = "a whole number with ms, s, m, h or d, such as \"5s\"";
 const TASKS: &str = "a number from 1 to 200000";
 const SIZE: &str = "a whole number with B, KiB, MiB, GiB or TiB, such as \"512MiB\"";
@@ -116,9 +116,9 @@ impl Config {
             .parse()
             .map_err(|why: toml::de::Error| ConfigError::NotToml { why: why.to_string() })?;
         if let Some(key) = table.keys().find(|name| KEYS.iter().all(|key| key.name != *name)) {
-            return Err(ConfigError::UnknownKey { key: key.clone(), nearest: nearest(key) });
+            return Err(ConfigError::UnknownKey { key: key.clone(), nearest: nearest_key(key) });
         }
-        let read = Reader(&table);
+        let read = ConfigReader(&table);
         let config = Config {
             cell: read.name("cell")?,
             name: read.name("name")?,
@@ -128,7 +128,7 @@ impl Config {
             advertise: read.host_and_port("advertise")?,
             dns_listen: read.address_or_off("dns_listen")?,
             zone: read.zone("names_suffix")?,
-            supervise_scheduler: read.yes_or_no("supervise_scheduler")?,
+            supervise_scheduler: read.boolean("supervise_scheduler")?,
             poll_interval: read.span("poll_interval", Span(100))?,
             silence_polls: read.number("silence_polls", 2, "a number from 2")?,
             down_per_minute: read.number("down_per_minute", 1, "a number from 1")?,
@@ -209,40 +209,40 @@ impl Config {
     }
 
     #[must_use]
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> ListenerLimits {
         let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        Limits {
+        ListenerLimits {
             connections: number(self.connections),
             per_address: number(self.connections / 2),
             per_identity: number(self.connections_per_identity),
             drain: Duration::from_secs(10),
-            ..Limits::default()
+            ..ListenerLimits::default()
         }
     }
 
     #[must_use]
-    pub fn events_kept(&self) -> Keep {
-        kept(self.events_size, self.keep_events)
+    pub fn event_retention(&self) -> RetentionLimits {
+        retention(self.events_size, self.keep_events)
     }
 
     #[must_use]
-    pub fn history_kept(&self) -> cellwright_history::Settings {
-        cellwright_history::Settings {
+    pub fn history_config(&self) -> cellwright_history::RetentionConfig {
+        cellwright_history::RetentionConfig {
             recent: self.history_recent,
             keep: self.keep_history,
-            bytes: self.history_size,
+            max_bytes: self.history_size,
         }
     }
 
     #[must_use]
-    pub fn audit_kept(&self) -> Keep {
-        kept(self.audit_size, self.keep_audit)
+    pub fn audit_retention(&self) -> RetentionLimits {
+        retention(self.audit_size, self.keep_audit)
     }
 }
 
 /// Segments are a sixteenth of the whole, so that forgetting one forgets little.
-fn kept(total_bytes: u64, age: Span) -> Keep {
-    Keep { segment_bytes: (total_bytes / 16).min(8 << 20), total_bytes, age }
+fn retention(total_bytes: u64, age: Span) -> RetentionLimits {
+    RetentionLimits { segment_bytes: (total_bytes / 16).min(8 << 20), total_bytes, age }
 }
 
 /// `host` of `host:port` or `[host]:port`.
@@ -253,9 +253,9 @@ pub fn host_of(address: &str) -> &str {
 }
 
 /// Reads keys of a file, falling back on the defaults of [`KEYS`].
-struct Reader<'a>(&'a Table);
+struct ConfigReader<'a>(&'a Table);
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn value(&self, name: &'static str) -> Result<Value, ConfigError> {
         if let Some(value) = self.0.get(name) {
             return Ok(value.clone());
@@ -303,14 +303,15 @@ impl Reader<'_> {
     }
 
     /// The named margins, at the pace that was asked for.
-    fn reclaim(&self) -> Result<ReclaimSettings, ConfigError> {
+    fn reclaim(&self) -> Result<ReclamationConfig, ConfigError> {
         let allowed = "\"baseline\", \"medium\" or \"aggressive\"";
-        let named = self.parsed("reclaim", allowed, |text| reclaim::Settings::named(text).ok())?;
+        let named =
+            self.parsed("reclaim", allowed, |text| reclaim::ReclaimConfig::by_name(text).ok())?;
         let speed = self.number("reclaim_speed", 1, "a number from 1")?;
         let warm_up = self.span("reclaim_warm_up", Span::ZERO)?;
-        let gather = Span(ReclaimSettings::default().gather.0 / speed);
-        let estimate = reclaim::Settings { warm_up, ..named.hastened(speed) };
-        Ok(ReclaimSettings { estimate, gather })
+        let gather = Span(ReclamationConfig::default().gather_for.0 / speed);
+        let estimate = reclaim::ReclaimConfig { warm_up, ..named.accelerated(speed) };
+        Ok(ReclamationConfig { estimate, gather_for: gather })
     }
 
     fn address_or_off(&self, key: &'static str) -> Result<Option<SocketAddr>, ConfigError> {
@@ -335,7 +336,7 @@ impl Reader<'_> {
         })
     }
 
-    fn yes_or_no(&self, key: &'static str) -> Result<bool, ConfigError> {
+    fn boolean(&self, key: &'static str) -> Result<bool, ConfigError> {
         let value = self.value(key)?;
         value.as_bool().ok_or_else(|| Self::bad(&value, key, "true or false"))
     }
@@ -343,12 +344,12 @@ impl Reader<'_> {
     fn number(
         &self,
         key: &'static str,
-        least: u64,
+        min: u64,
         allowed: &'static str,
     ) -> Result<u64, ConfigError> {
         let value = self.value(key)?;
         let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
-        number.filter(|number| *number >= least).ok_or_else(|| Self::bad(&value, key, allowed))
+        number.filter(|number| *number >= min).ok_or_else(|| Self::bad(&value, key, allowed))
     }
 
     fn tasks(&self, key: &'static str) -> Result<u32, ConfigError> {
@@ -359,8 +360,8 @@ impl Reader<'_> {
             .ok_or_else(|| Self::bad(&value, key, TASKS))
     }
 
-    fn span(&self, key: &'static str, least: Span) -> Result<Span, ConfigError> {
-        self.parsed(key, DURATION, |text| duration(text).filter(|span| *span >= least))
+    fn span(&self, key: &'static str, min: Span) -> Result<Span, ConfigError> {
+        self.parsed(key, DURATION, |text| parse_duration(text).filter(|span| *span >= min))
     }
 
     fn count(&self, key: &'static str) -> Result<usize, ConfigError> {
@@ -368,26 +369,26 @@ impl Reader<'_> {
         Ok(usize::try_from(number).unwrap_or(usize::MAX))
     }
 
-    fn bytes(&self, key: &'static str, least: u64) -> Result<usize, ConfigError> {
-        Ok(usize::try_from(self.size(key, least)?).unwrap_or(usize::MAX))
+    fn bytes(&self, key: &'static str, min: u64) -> Result<usize, ConfigError> {
+        Ok(usize::try_from(self.size(key, min)?).unwrap_or(usize::MAX))
     }
 
-    fn time(&self, key: &'static str, least: Span) -> Result<Duration, ConfigError> {
-        self.span(key, least).map(|span| Duration::from_millis(span.0))
+    fn time(&self, key: &'static str, min: Span) -> Result<Duration, ConfigError> {
+        self.span(key, min).map(|span| Duration::from_millis(span.0))
     }
 
     /// What one caller may have of a replica at once. A body that is allowed must fit.
-    fn flow(&self) -> Result<FlowSettings, ConfigError> {
+    fn flow(&self) -> Result<FlowConfig, ConfigError> {
         let largest = self.size("body_limit", 1 << 10)?;
-        Ok(FlowSettings {
+        Ok(FlowConfig {
             streams: self.count("streams")?,
             streams_per_user: self.count("streams_per_user")?,
             stream_patience: self.time("stream_patience", Span::seconds(1))?,
             requests: self.count("requests")?,
             requests_per_user: self.count("requests_per_user")?,
-            body_bytes: self.fitting("body_bytes", largest)?,
-            body_bytes_per_user: self.fitting("body_bytes_per_user", largest)?,
-            pace: Pace {
+            body_bytes: self.memory_size("body_bytes", largest)?,
+            body_bytes_per_user: self.memory_size("body_bytes_per_user", largest)?,
+            pace: MinBodyRate {
                 patience: self.time("body_patience", Span::seconds(1))?,
                 rate: self.size("body_rate", 1)?,
             },
@@ -400,20 +401,20 @@ impl Reader<'_> {
         })
     }
 
-    fn fitting(&self, key: &'static str, least: u64) -> Result<usize, ConfigError> {
+    fn memory_size(&self, key: &'static str, min: u64) -> Result<usize, ConfigError> {
         let value = self.value(key)?;
-        let found = value.as_str().and_then(size).filter(|bytes| *bytes >= least);
+        let found = value.as_str().and_then(parse_size).filter(|bytes| *bytes >= min);
         let allowed = "a size such as \"64MiB\", body_limit or more";
         let bytes = found.ok_or_else(|| Self::bad(&value, key, allowed))?;
         Ok(usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
-    fn queries(&self) -> Result<QuerySettings, ConfigError> {
-        Ok(QuerySettings {
-            places: self.count("sql_queries")?,
+    fn queries(&self) -> Result<QueryConfig, ConfigError> {
+        Ok(QueryConfig {
+            concurrency: self.count("sql_queries")?,
             per_user: self.count("sql_queries_per_user")?,
             waiting_per_user: self.count("sql_waiting_per_user")?,
-            longest: self.time("sql_time", Span::seconds(1))?,
+            timeout: self.time("sql_time", Span::seconds(1))?,
         })
     }
 
@@ -421,8 +422,8 @@ impl Reader<'_> {
         let number = |key| self.number(key, 1, "a number from 1");
         let milli = self.number("least_charge_cpu", 0, "thousandths of a core, from 0")?;
         let ram = self.size("least_charge_ram", 0)?;
-        if milli > MOST_LEAST || ram > MOST_LEAST {
-            let (key, value) = if milli > MOST_LEAST {
+        if milli > MAX_LEAST_CHARGE || ram > MAX_LEAST_CHARGE {
+            let (key, value) = if milli > MAX_LEAST_CHARGE {
                 ("least_charge_cpu", milli)
             } else {
                 ("least_charge_ram", ram)
@@ -448,30 +449,32 @@ impl Reader<'_> {
     /// so heartbeats cannot be any slower.
     fn heartbeat(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span(10)..=Span(500)).contains(span);
-        self.parsed("heartbeat", "10ms to 500ms", |text| duration(text).filter(allowed))
+        self.parsed("heartbeat", "10ms to 500ms", |text| parse_duration(text).filter(allowed))
     }
 
     /// Nobody can take one back, so a day is the most; seconds are what dates in it are made of.
     fn task_certificate_life(&self) -> Result<Span, ConfigError> {
         let allowed = |span: &Span| (Span::seconds(10)..=Span::seconds(86_400)).contains(span);
-        self.parsed("task_certificate_life", "10s to 24h", |text| duration(text).filter(allowed))
+        self.parsed("task_certificate_life", "10s to 24h", |text| {
+            parse_duration(text).filter(allowed)
+        })
     }
 
-    fn size(&self, key: &'static str, least: u64) -> Result<u64, ConfigError> {
-        self.parsed(key, SIZE, |text| size(text).filter(|size| *size >= least))
+    fn size(&self, key: &'static str, min: u64) -> Result<u64, ConfigError> {
+        self.parsed(key, SIZE, |text| parse_size(text).filter(|size| *size >= min))
     }
 }
 
 /// A number and its unit.
-fn measure(text: &str) -> Option<(u64, &str)> {
+fn parse_quantity(text: &str) -> Option<(u64, &str)> {
     let end = text.bytes().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 
 /// `250ms`, `5s`, `10m`, `24h`, `30d`.
 #[must_use]
-pub fn duration(text: &str) -> Option<Span> {
-    let (number, unit) = measure(text)?;
+pub fn parse_duration(text: &str) -> Option<Span> {
+    let (number, unit) = parse_quantity(text)?;
     let factor = match unit {
         "ms" => 1,
         "s" => 1000,
@@ -485,8 +488,8 @@ pub fn duration(text: &str) -> Option<Span> {
 
 /// `10B`, `64KiB`, `512MiB`, `4GiB`, `1TiB`.
 #[must_use]
-pub fn size(text: &str) -> Option<u64> {
-    let (number, unit) = measure(text)?;
+pub fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = parse_quantity(text)?;
     let shift = match unit {
         "B" => 0,
         "KiB" => 10,
@@ -499,13 +502,13 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 /// The known key that takes the fewest changes of a letter, if that is at most a third of it.
-fn nearest(wrong: &str) -> Option<&'static str> {
-    let close = KEYS.iter().map(|key| (distance(wrong, key.name), key.name)).min()?;
+fn nearest_key(wrong: &str) -> Option<&'static str> {
+    let close = KEYS.iter().map(|key| (edit_distance(wrong, key.name), key.name)).min()?;
     (close.0 * 3 <= close.1.len().max(wrong.len())).then_some(close.1)
 }
 
 /// Letters to insert, drop or exchange to get from one word to the other.
-fn distance(one: &str, other: &str) -> usize {
+fn edit_distance(one: &str, other: &str) -> usize {
     let other = other.as_bytes();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.bytes().enumerate() {
@@ -595,15 +598,15 @@ mod tests {
     #[test]
     fn reclamation_has_margins_and_a_pace() {
         let parse = |lines: &str| Config::parse(&format!("{LEAST}{lines}")).unwrap().reclaim;
-        assert_eq!(parse(""), ReclaimSettings::default());
+        assert_eq!(parse(""), ReclamationConfig::default());
         let fast = parse("reclaim = \"baseline\"\nreclaim_warm_up = \"2s\"\nreclaim_speed = 60\n");
-        let usual = reclaim::Settings::BASELINE;
+        let usual = reclaim::ReclaimConfig::BASELINE;
         assert_eq!(fast.estimate.dimensions[0].half_life, Span::seconds(10));
         assert_eq!(
             fast.estimate.dimensions[0].margin_permille,
             usual.dimensions[0].margin_permille
         );
-        assert_eq!((fast.estimate.warm_up, fast.gather), (Span::seconds(2), Span(500)));
+        assert_eq!((fast.estimate.warm_up, fast.gather_for), (Span::seconds(2), Span(500)));
         let bold = error("reclaim = \"bold\"");
         assert!(bold.ends_with("allowed: \"baseline\", \"medium\" or \"aggressive\""), "{bold}");
         assert!(error("reclaim_speed = 0").ends_with("allowed: a number from 1"));
@@ -611,15 +614,16 @@ mod tests {
 
     #[test]
     fn durations_and_sizes_have_units_and_do_not_overflow() {
-        let spans = ["250ms", "5s", "10m", "24h", "30d"].map(|text| duration(text).unwrap().0);
+        let spans =
+            ["250ms", "5s", "10m", "24h", "30d"].map(|text| parse_duration(text).unwrap().0);
         assert_eq!(spans, [250, 5_000, 600_000, 86_400_000, 2_592_000_000]);
-        let sizes = ["10B", "1KiB", "1MiB", "1GiB", "1TiB"].map(|text| size(text).unwrap());
+        let sizes = ["10B", "1KiB", "1MiB", "1GiB", "1TiB"].map(|text| parse_size(text).unwrap());
         assert_eq!(sizes, [10, 1 << 10, 1 << 20, 1 << 30, 1 << 40]);
         for wrong in ["", "5", "s", "5 s", "-5s", "5S", "1.5s", "99999999999999999999s"] {
-            assert_eq!(duration(wrong), None, "{wrong}");
+            assert_eq!(parse_duration(wrong), None, "{wrong}");
         }
-        assert_eq!(size("18446744073709551615TiB"), None);
-        assert_eq!(duration("18446744073709551615d"), None);
+        assert_eq!(parse_size("18446744073709551615TiB"), None);
+        assert_eq!(parse_duration("18446744073709551615d"), None);
     }
 
     #[test]

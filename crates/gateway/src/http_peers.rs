@@ -6,7 +6,7 @@
 //! before its message is read: bytes that happen to decode as something else would be worse than
 //! silence, and silence says nothing to whoever is upgrading the cell.
 
-use crate::access::caller::DISMISSED;
+use crate::access::caller::REVOKED;
 use axum::body::Body;
 use axum::middleware::Next;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use cellwright_api::error::ApiError;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
 use cellwright_store::{CallError, NodeId, Peer};
-use cellwright_supervise::{lock, of_request};
+use cellwright_supervise::{lock, spawn_request};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::SendRequest;
@@ -44,11 +44,11 @@ type Sender = SendRequest<Full<Bytes>>;
 
 /// How calls to a peer fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Failing {
+enum PeerFailure {
     /// For whatever reason of the network: they differ from call to call.
-    Away,
+    Unreachable,
     /// It answers, and says why it will not.
-    Refused(String),
+    Rejected(String),
 }
 
 #[derive(Clone)]
@@ -60,10 +60,10 @@ struct Inner {
     open: Mutex<BTreeMap<(NodeId, String), Sender>>,
     /// Peers whose last call failed and what was said of it, so that it is logged once and not at
     /// every call.
-    failing: Mutex<BTreeMap<NodeId, Failing>>,
+    failures: Mutex<BTreeMap<NodeId, PeerFailure>>,
     /// Peers that said last that this replica was removed. One that cannot be reached since has
     /// not taken it back.
-    sent_away_by: Mutex<BTreeSet<NodeId>>,
+    removed_by: Mutex<BTreeSet<NodeId>>,
 }
 
 impl HttpPeers {
@@ -73,8 +73,8 @@ impl HttpPeers {
             config.alpn_protocols = vec![b"h2".to_vec()];
             TlsConnector::from(Arc::new(config))
         });
-        let (open, failing, sent_away_by) = Default::default();
-        HttpPeers(Arc::new(Inner { tls, open, failing, sent_away_by }))
+        let (open, failures, removed_by) = Default::default();
+        HttpPeers(Arc::new(Inner { tls, open, failures, removed_by }))
     }
 }
 
@@ -95,8 +95,8 @@ impl Peers for HttpPeers {
         })
     }
 
-    fn sent_away_by(&self) -> BTreeSet<NodeId> {
-        lock(&self.0.sent_away_by).clone()
+    fn removed_by(&self) -> BTreeSet<NodeId> {
+        lock(&self.0.removed_by).clone()
     }
 }
 
@@ -108,7 +108,7 @@ impl Inner {
         call: &PeerCall,
     ) -> Result<PeerAnswer, CallError> {
         let away = |what: &dyn std::fmt::Display| {
-            self.note(to, peer, Some(Failing::Away), what);
+            self.log_failure_change(to, peer, Some(PeerFailure::Unreachable), what);
             CallError::Unreachable(format!("{}: {what}", peer.address))
         };
         let key = (to, peer.address.clone());
@@ -135,18 +135,18 @@ impl Inner {
                 return Err(away(&error));
             }
         };
-        let refused = |why: String| {
-            self.note(to, peer, Some(Failing::Refused(why.clone())), &why);
+        let rejected = |why: String| {
+            self.log_failure_change(to, peer, Some(PeerFailure::Rejected(why.clone())), &why);
             CallError::Unreachable(format!("{}: {why}", peer.address))
         };
-        self.heard(to, is_dismissal(status, &bytes));
+        self.record_removal(to, is_revocation(status, &bytes));
         if !status.is_success() {
-            return Err(refused(said(status, &bytes)));
+            return Err(rejected(rejection_text(status, &bytes)));
         }
         match postcard::from_bytes(&bytes).map_err(|e| away(&e))? {
-            PeerAnswer::Foreign(why) => Err(refused(why)),
+            PeerAnswer::WrongLog(why) => Err(rejected(why)),
             answer => {
-                self.note(to, peer, None, &"");
+                self.log_failure_change(to, peer, None, &"");
                 Ok(answer)
             }
         }
@@ -177,8 +177,8 @@ impl Inner {
         handshake(TokioIo::new(stream)).await
     }
 
-    fn heard(&self, from: NodeId, is_sent_away: bool) {
-        let mut by = lock(&self.sent_away_by);
+    fn record_removal(&self, from: NodeId, is_sent_away: bool) {
+        let mut by = lock(&self.removed_by);
         match is_sent_away {
             true => by.insert(from),
             false => by.remove(&from),
@@ -186,20 +186,30 @@ impl Inner {
     }
 
     /// Logs what is different from the call before.
-    fn note(&self, to: NodeId, peer: &Peer, now: Option<Failing>, why: &dyn std::fmt::Display) {
-        let mut failing = lock(&self.failing);
-        if failing.get(&to) == now.as_ref() {
+    fn log_failure_change(
+        &self,
+        to: NodeId,
+        peer: &Peer,
+        now: Option<PeerFailure>,
+        why: &dyn std::fmt::Display,
+    ) {
+        let mut failures = lock(&self.failures);
+        if failures.get(&to) == now.as_ref() {
             return;
         }
         let Peer { name, address } = peer;
         match &now {
             None => tracing::info!("{name} at {address} answers again"),
-            Some(Failing::Away) => tracing::warn!("{name} at {address} cannot be reached: {why}"),
-            Some(Failing::Refused(why)) => tracing::error!("{name} at {address} refuses: {why}"),
+            Some(PeerFailure::Unreachable) => {
+                tracing::warn!("{name} at {address} cannot be reached: {why}")
+            }
+            Some(PeerFailure::Rejected(why)) => {
+                tracing::error!("{name} at {address} refuses: {why}")
+            }
         }
         match now {
-            None => failing.remove(&to),
-            Some(now) => failing.insert(to, now),
+            None => failures.remove(&to),
+            Some(now) => failures.insert(to, now),
         };
     }
 
@@ -209,14 +219,14 @@ impl Inner {
 }
 
 /// Whether the peer says that this replica was removed.
-fn is_dismissal(status: StatusCode, body: &[u8]) -> bool {
+fn is_revocation(status: StatusCode, body: &[u8]) -> bool {
     let reason = |error: ApiError| error.details.get("reason")?.as_str().map(str::to_owned);
-    let dismissed = || serde_json::from_slice(body).ok().and_then(reason);
-    status == StatusCode::UNAUTHORIZED && dismissed().as_deref() == Some(DISMISSED)
+    let reason_in_body = || serde_json::from_slice(body).ok().and_then(reason);
+    status == StatusCode::UNAUTHORIZED && reason_in_body().as_deref() == Some(REVOKED)
 }
 
 /// What a refusal says to a person: the message and the hint where it has them.
-fn said(status: StatusCode, body: &[u8]) -> String {
+fn rejection_text(status: StatusCode, body: &[u8]) -> String {
     match serde_json::from_slice::<ApiError>(body) {
         Ok(error) => format!("{}; {}", error.message, error.hint),
         Err(_) => format!("{status} {}", String::from_utf8_lossy(body)),
@@ -224,7 +234,7 @@ fn said(status: StatusCode, body: &[u8]) -> String {
 }
 
 /// Lets only replicas through that speak the protocol of this one.
-pub async fn same_protocol(request: Request<Body>, next: Next) -> Response<Body> {
+pub async fn require_same_protocol(request: Request<Body>, next: Next) -> Response<Body> {
     let found = request.headers().get(PROTOCOL_HEADER).map(HeaderValue::as_bytes);
     if found == Some(PROTOCOL.to_string().as_bytes()) {
         return next.run(request).await;
@@ -235,9 +245,9 @@ pub async fn same_protocol(request: Request<Body>, next: Next) -> Response<Body>
          run builds of one protocol on all replicas",
         env!("CARGO_PKG_VERSION")
     );
-    let mut refused = Response::new(Body::from(why));
-    *refused.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
-    refused
+    let mut rejection = Response::new(Body::from(why));
+    *rejection.status_mut() = StatusCode::HTTP_VERSION_NOT_SUPPORTED;
+    rejection
 }
 
 async fn handshake<S>(stream: S) -> Result<Sender, String>
@@ -247,7 +257,7 @@ where
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(4 << 20).initial_connection_window_size(16 << 20);
     let (sender, connection) = builder.handshake(stream).await.map_err(|e| e.to_string())?;
-    of_request("a connection to a replica", async move {
+    spawn_request("a connection to a replica", async move {
         // Ends when the peer goes away; the next call finds the sender closed and dials again.
         if let Err(error) = connection.await {
             tracing::debug!(%error, "peer connection ended");

@@ -10,20 +10,21 @@ use crate::config::{Config, ConfigError};
 use cellwright_api::context::{Context, ContextError, Contexts};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::command::{Actor, Command, Entry, Request};
-use cellwright_cell::credential::{KeyPrint, SecretHash, TokenKind};
+use cellwright_cell::credential::{KeyFingerprint, SecretHash, TokenKind};
 use cellwright_cell::encode::{self, LoadError};
 use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_cell::time::{Span, Time};
-use cellwright_identity::authority::{Authority, AuthorityError, Papers};
+use cellwright_identity::authority::{Authority, AuthorityError, Credentials};
 use cellwright_identity::enroll::{
-    CERTIFICATE_LIFE, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey, own_key_print,
+    CERTIFICATE_LIFETIME, EnrollError, JoinAnswer, JoinRequest, JoinToken, NewKey,
+    own_key_fingerprint,
 };
 use cellwright_identity::files::{FilesError, IdentityFiles};
-use cellwright_identity::private::write_private;
+use cellwright_identity::private_files::write_private;
 use cellwright_identity::secret::{NoRandomness, Secret};
 use cellwright_identity::spiffe::Part;
-use cellwright_identity::tls::{self, Shown, TlsError, Trust};
+use cellwright_identity::tls::{self, CertificateResolver, TlsError, Trust};
 use rustls::ClientConfig;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ pub enum InitError {
 
 /// Where a replica lives and how it is reached.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ReplicaLocation {
     pub data_dir: PathBuf,
     /// The configuration file to write.
     pub config: PathBuf,
@@ -88,59 +89,65 @@ pub struct Initialised {
 pub fn init(
     cell: &Name,
     name: &Name,
-    place: &Place,
+    location: &ReplicaLocation,
     administrator: &Name,
     contexts: &Path,
     now: Time,
 ) -> Result<Initialised, InitError> {
-    let files = IdentityFiles::in_data(&place.data_dir);
-    place.check_free()?;
-    let (text, config) = configuration(cell, name, 1, place)?;
-    let mut known = Contexts::load(contexts)?;
+    let files = IdentityFiles::in_data_dir(&location.data_dir);
+    location.check_vacant()?;
+    let (text, config) = replica_config(cell, name, 1, location)?;
+    let mut contexts_file = Contexts::load(contexts)?;
     files.create()?;
     let authority = Authority::create(cell, now)?;
     files.save_authority(authority.certificate_pem(), authority.key_pem())?;
     let part = Part::Master(name.clone());
-    files.save_papers(&authority.equip(&part, &config.hosts(), now, CERTIFICATE_LIFE)?)?;
+    files.save_credentials(&authority.issue_credentials(
+        &part,
+        &config.hosts(),
+        now,
+        CERTIFICATE_LIFETIME,
+    )?)?;
     let (requests, token) = first_administrator(administrator)?;
-    let first = place.data_dir.join(FIRST_REQUESTS);
+    let first_requests_path = location.data_dir.join(FIRST_REQUESTS);
     let entry = encode::save_entry(&Entry { now, requests });
-    write_private(&first, &entry).map_err(|why| InitError::Io { path: first, why })?;
-    known.put(
+    write_private(&first_requests_path, &entry)
+        .map_err(|why| InitError::Io { path: first_requests_path, why })?;
+    contexts_file.put(
         cell.as_str(),
         Context {
-            masters: vec![place.advertise.clone()],
+            masters: vec![location.advertise.clone()],
             authority: Some(authority.certificate_pem().to_owned()),
             token: Some(token),
             certificate: None,
             key: None,
         },
     );
-    known.save(contexts)?;
-    write_config(place, &text)?;
+    contexts_file.save(contexts)?;
+    write_config(location, &text)?;
     Ok(Initialised {
-        config: place.config.clone(),
+        config: location.config.clone(),
         contexts: contexts.to_owned(),
         context: cell.to_string(),
         fingerprint: authority.fingerprint(),
         next: vec![
-            format!("cell master start --config {}", place.config.display()),
+            format!("cell master start --config {}", location.config.display()),
             format!("cell --context {cell} master status"),
             format!("cell --context {cell} token create --agent MACHINE"),
         ],
     })
 }
 
-impl Place {
+impl ReplicaLocation {
     /// To be called before anything is spent on it, such as a token that is good once.
     ///
     /// # Errors
     /// When something is there already.
-    pub fn check_free(&self) -> Result<(), InitError> {
+    pub fn check_vacant(&self) -> Result<(), InitError> {
         if self.config.exists() {
             return Err(InitError::Exists { path: self.config.clone() });
         }
-        let files = IdentityFiles::in_data(&self.data_dir);
+        let files = IdentityFiles::in_data_dir(&self.data_dir);
         if files.has_authority() || self.data_dir.join("log").exists() {
             return Err(InitError::Exists { path: self.data_dir.clone() });
         }
@@ -148,31 +155,31 @@ impl Place {
     }
 }
 
-fn configuration(
+fn replica_config(
     cell: &Name,
     name: &Name,
     id: u64,
-    place: &Place,
+    location: &ReplicaLocation,
 ) -> Result<(String, Config), ConfigError> {
     let text = Config::default_file(&[
         ("cell", cell.to_string()),
         ("name", name.to_string()),
         ("id", id.to_string()),
-        ("data_dir", place.data_dir.display().to_string()),
-        ("listen", place.listen.clone()),
-        ("advertise", place.advertise.clone()),
+        ("data_dir", location.data_dir.display().to_string()),
+        ("listen", location.listen.clone()),
+        ("advertise", location.advertise.clone()),
     ])?;
     let config = Config::parse(&text)?;
     Ok((text, config))
 }
 
 /// Last of all, so that a configuration file means that the rest is there.
-fn write_config(place: &Place, text: &str) -> Result<(), InitError> {
-    let io = |why| InitError::Io { path: place.config.clone(), why };
-    if let Some(folder) = place.config.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+fn write_config(location: &ReplicaLocation, text: &str) -> Result<(), InitError> {
+    let io = |why| InitError::Io { path: location.config.clone(), why };
+    if let Some(folder) = location.config.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(io)?;
     }
-    std::fs::write(&place.config, text).map_err(io)
+    std::fs::write(&location.config, text).map_err(io)
 }
 
 /// A user who may do everything, and their token as text.
@@ -256,19 +263,19 @@ impl Joining {
     /// # Errors
     /// When the token is not one for a replica, or a host is not one.
     pub fn prepare(token: &JoinToken, hosts: &[String]) -> Result<Joining, InitError> {
-        Joining::with_key(token, token.signing_key(hosts)?)
+        Joining::with_key(token, token.generate_key(hosts)?)
     }
 
     /// As [`Joining::prepare`], with a key that was made before.
     ///
     /// # Errors
     /// When the token is not one for a replica.
-    pub fn with_key(token: &JoinToken, made: NewKey) -> Result<Joining, InitError> {
+    pub fn with_key(token: &JoinToken, new_key: NewKey) -> Result<Joining, InitError> {
         let part = token.part();
         if !matches!(part, Part::Master(_)) {
             return Err(InitError::NotAReplica { found: part });
         }
-        let NewKey { key, signing_request } = made;
+        let NewKey { key, signing_request } = new_key;
         let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
         let trust = Trust::Fingerprint(token.fingerprint.clone());
         Ok(Joining { request, trust, key, name: token.name.clone() })
@@ -278,8 +285,8 @@ impl Joining {
     ///
     /// # Errors
     /// When the key is none.
-    pub fn key_print(&self) -> Result<KeyPrint, InitError> {
-        Ok(own_key_print(&self.key)?)
+    pub fn key_print(&self) -> Result<KeyFingerprint, InitError> {
+        Ok(own_key_fingerprint(&self.key)?)
     }
 
     /// How the replica shows who it is, with the certificate it was given.
@@ -287,36 +294,41 @@ impl Joining {
     /// # Errors
     /// When that is not for its key.
     pub fn tls(&self, answer: &JoinAnswer) -> Result<ClientConfig, InitError> {
-        let shown = Shown::new(&answer.certificate, &self.key)?;
-        Ok(tls::client(&self.trust, Some(shown))?)
+        let resolver = CertificateResolver::new(&answer.certificate, &self.key)?;
+        Ok(tls::client_config(&self.trust, Some(resolver))?)
     }
 
     /// Writes keys and configuration of the new replica. `id` is its number in the log.
     ///
     /// # Errors
     /// When something is there already, or the answer is not a replica's.
-    pub fn complete(self, admitted: Admitted, id: u64, place: &Place) -> Result<(), InitError> {
+    pub fn complete(
+        self,
+        admitted: Admitted,
+        id: u64,
+        location: &ReplicaLocation,
+    ) -> Result<(), InitError> {
         let Admitted { answer, authority_key } = admitted;
-        let files = IdentityFiles::in_data(&place.data_dir);
-        place.check_free()?;
-        let (text, _) = configuration(&answer.cell, &self.name, id, place)?;
+        let files = IdentityFiles::in_data_dir(&location.data_dir);
+        location.check_vacant()?;
+        let (text, _) = replica_config(&answer.cell, &self.name, id, location)?;
         let authority = Authority::from_pem(answer.authority, authority_key)?;
         files.create()?;
         files.save_authority(authority.certificate_pem(), authority.key_pem())?;
-        files.save_papers(&Papers { certificate: answer.certificate, key: self.key })?;
-        write_config(place, &text)
+        files.save_credentials(&Credentials { certificate: answer.certificate, key: self.key })?;
+        write_config(location, &text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::caller::{Evidence, caller};
+    use crate::access::caller::{PresentedCredentials, authenticate};
     use crate::access::join::Admission;
     use cellwright_cell::state::State;
     use cellwright_identity::enroll::{JoinKind, JoinReply};
     use cellwright_master::handle::Caller;
-    use cellwright_master::testing::Folder;
+    use cellwright_master::testing::TempFolder;
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -324,8 +336,8 @@ mod tests {
 
     const NOW: Time = Time(1_900_000_000_000);
 
-    fn place(folder: &Folder, name: &str) -> Place {
-        Place {
+    fn location(folder: &TempFolder, name: &str) -> ReplicaLocation {
+        ReplicaLocation {
             data_dir: folder.0.join(name),
             config: folder.0.join(format!("{name}.toml")),
             listen: "0.0.0.0:7070".into(),
@@ -333,13 +345,14 @@ mod tests {
         }
     }
 
-    fn new_cell(folder: &Folder) -> Initialised {
+    fn new_cell(folder: &TempFolder) -> Initialised {
         let contexts = folder.0.join("contexts.toml");
-        init(&name("aa"), &name("m1"), &place(folder, "m1"), &name("ann"), &contexts, NOW).unwrap()
+        init(&name("aa"), &name("m1"), &location(folder, "m1"), &name("ann"), &contexts, NOW)
+            .unwrap()
     }
 
     /// The state after the master has proposed what `init` left it.
-    fn started(folder: &Folder) -> State {
+    fn started(folder: &TempFolder) -> State {
         let requests = first_requests(&folder.0.join("m1")).unwrap().unwrap();
         let mut state = State::default();
         let verdicts = state.apply(&Entry { now: NOW, requests }, &mut Vec::new());
@@ -349,19 +362,19 @@ mod tests {
 
     #[test]
     fn the_first_administrator_can_come_in_with_the_context_that_was_written() {
-        let folder = Folder::new();
-        let made = new_cell(&folder);
-        let config = Config::load(&made.config).unwrap();
+        let folder = TempFolder::new();
+        let initialised = new_cell(&folder);
+        let config = Config::load(&initialised.config).unwrap();
         assert_eq!((config.cell, config.name, config.id), (name("aa"), name("m1"), 1));
         let state = started(&folder);
-        let contexts = Contexts::load(&made.contexts).unwrap();
+        let contexts = Contexts::load(&initialised.contexts).unwrap();
         let (context, cell) = contexts.pick(None).unwrap();
         assert!(cell.tls(context).unwrap().is_some());
         assert_eq!((context, &cell.masters[..]), ("aa", &["m1.example:7070".to_owned()][..]));
         let header = format!("Bearer {}", cell.token.as_ref().unwrap().expose());
         let authorization = Some(header.as_bytes());
-        let evidence = Evidence { holder: None, authorization, open: None };
-        assert_eq!(caller(evidence, &name("aa"), &state, NOW), Ok(Caller::User(name("ann"))));
+        let evidence = PresentedCredentials { holder: None, authorization, dev_token: None };
+        assert_eq!(authenticate(evidence, &name("aa"), &state, NOW), Ok(Caller::User(name("ann"))));
         let user = state.users().get(state.user_named(&name("ann")).unwrap()).unwrap();
         assert_eq!(user.capabilities.len(), Capability::ALL.len());
         forget_first_requests(&folder.0.join("m1")).unwrap();
@@ -370,27 +383,27 @@ mod tests {
 
     #[test]
     fn a_cell_is_initialised_once() {
-        let folder = Folder::new();
-        let made = new_cell(&folder);
+        let folder = TempFolder::new();
+        let initialised = new_cell(&folder);
         let key = folder.0.join("m1/identity/authority.key");
         let before = std::fs::read(&key).unwrap();
-        let again = |place: &Place| {
-            init(&name("aa"), &name("m1"), place, &name("eve"), &made.contexts, NOW)
+        let again = |location: &ReplicaLocation| {
+            init(&name("aa"), &name("m1"), location, &name("eve"), &initialised.contexts, NOW)
         };
-        let mut other = place(&folder, "m1");
-        assert!(matches!(again(&other), Err(InitError::Exists { .. })));
-        other.config = folder.0.join("elsewhere.toml");
-        assert!(matches!(again(&other), Err(InitError::Exists { .. })));
+        let mut second_location = location(&folder, "m1");
+        assert!(matches!(again(&second_location), Err(InitError::Exists { .. })));
+        second_location.config = folder.0.join("elsewhere.toml");
+        assert!(matches!(again(&second_location), Err(InitError::Exists { .. })));
         assert_eq!(std::fs::read(&key).unwrap(), before);
-        assert!(!other.config.exists());
+        assert!(!second_location.config.exists());
     }
 
     #[test]
     fn a_second_replica_joins_with_a_token_and_can_sign() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         new_cell(&folder);
         let mut state = started(&folder);
-        let authority = IdentityFiles::in_data(&folder.0.join("m1")).authority().unwrap();
+        let authority = IdentityFiles::in_data_dir(&folder.0.join("m1")).load_authority().unwrap();
         let secret = Secret::new("s".into());
         let id = token_id().unwrap();
         let command = Command::AddToken {
@@ -416,27 +429,27 @@ mod tests {
         let joining = Joining::prepare(&token, &hosts).unwrap();
         assert_eq!(joining.trust, Trust::Fingerprint(authority.fingerprint()));
         let from = "10.0.0.2";
-        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let admission = Admission::check(&joining.request, from, &state, NOW).unwrap();
         let mut apply = |command: Command| {
-            let requests = vec![Request::sent(command, &state)];
+            let requests = vec![Request::from_default_sender(command, &state)];
             state.apply(&Entry { now: NOW, requests }, &mut Vec::new()).remove(0)
         };
         apply(admission.command.unwrap()).unwrap();
         let key = joining.key_print().unwrap();
         apply(Command::ConfirmReplica { name: name("m2"), key }).unwrap();
-        let admission = Admission::judge(&joining.request, from, &state, NOW).unwrap();
+        let admission = Admission::check(&joining.request, from, &state, NOW).unwrap();
         let JoinReply::Certified(answer) = admission.answer(None, &authority, NOW).unwrap() else {
             panic!("it is confirmed");
         };
         assert!(joining.tls(&answer).is_ok());
         let authority_key = authority.key_pem().clone();
         let admitted = Admitted { answer, authority_key };
-        joining.complete(admitted, 2, &place(&folder, "m2")).unwrap();
+        joining.complete(admitted, 2, &location(&folder, "m2")).unwrap();
         let config = Config::load(&folder.0.join("m2.toml")).unwrap();
         assert_eq!((config.name, config.id), (name("m2"), 2));
-        let files = IdentityFiles::in_data(&folder.0.join("m2"));
-        assert_eq!(files.authority().unwrap().fingerprint(), authority.fingerprint());
-        let holder = files.papers().unwrap().unwrap().holder().unwrap();
+        let files = IdentityFiles::in_data_dir(&folder.0.join("m2"));
+        assert_eq!(files.load_authority().unwrap().fingerprint(), authority.fingerprint());
+        let holder = files.load_credentials().unwrap().unwrap().holder().unwrap();
         assert_eq!(holder.identity.part, Part::Master(name("m2")));
     }
 
@@ -449,7 +462,7 @@ mod tests {
             secret: Secret::new("s".into()),
             fingerprint: "0".repeat(64),
         };
-        let refused = Joining::prepare(&token, &[]);
-        assert!(matches!(refused, Err(InitError::NotAReplica { .. })));
+        let rejected = Joining::prepare(&token, &[]);
+        assert!(matches!(rejected, Err(InitError::NotAReplica { .. })));
     }
 }

@@ -12,9 +12,9 @@
 //! Rejected: adding the replica when its token is used. It does not run yet then, and a member that
 //! does not answer is a failure the cell is supposed to survive, not to start with.
 
-use crate::access::provenance;
+use crate::access::request_origin;
 use crate::config::Config;
-use crate::http::access::PartRoute;
+use crate::http::access::InternalRoute;
 use crate::http::error_response;
 use crate::serve::ServeError;
 use axum::body::Body;
@@ -24,8 +24,8 @@ use cellwright_api::client::Client;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::AddMaster;
 use cellwright_cell::time::Span;
-use cellwright_master::handle::{Caller, Handle};
-use cellwright_master::level::{Candidate, Candidates};
+use cellwright_master::handle::{Caller, MasterHandle};
+use cellwright_master::level::{ReplicaIdentity, ReplicaProbe};
 use cellwright_store::{MemberError, NodeId, Peer, Role};
 use http_body_util::{BodyExt, Limited};
 use std::io;
@@ -36,29 +36,29 @@ use std::time::Duration;
 /// Where a replica asks to be taken in.
 pub const MEMBER_PATH: &str = "/internal/member";
 const MAX_BODY: usize = 4 << 10;
-const FILE: &str = "masters-to-join";
+const MASTERS_TO_JOIN_FILE: &str = "masters-to-join";
 /// Between two tries of a replica that is not taken in.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Takes a replica in: it answers for itself, then learns, and votes once it has caught up.
 ///
 /// # Errors
 /// Why it is not taken in.
 pub async fn admit(
-    handle: &Handle,
-    candidates: &dyn Candidates,
+    handle: &MasterHandle,
+    candidates: &dyn ReplicaProbe,
     id: NodeId,
     peer: Peer,
 ) -> Result<(), ApiError> {
     let replica = handle.replica();
     let status = replica.status();
     if status.role != Role::Leader {
-        return Err(refusal(MemberError::NotLeader { leader: status.leader_peer() }));
+        return Err(member_error_response(MemberError::NotLeader { leader: status.leader_peer() }));
     }
-    let taken = status.members.iter().find(|(other, member)| {
+    let existing = status.members.iter().find(|(other, member)| {
         **other != id && (member.peer.address == peer.address || member.peer.name == peer.name)
     });
-    if let Some((other, member)) = taken {
+    if let Some((other, member)) = existing {
         let Peer { name, address } = &member.peer;
         let message = format!("replica {other} is a member already, as {name} at {address}");
         return Err(ApiError::new(Code::Exists, message).hint(REMOVE_FIRST));
@@ -68,11 +68,11 @@ pub async fn admit(
         let found = candidates.identify(address.clone()).await;
         let level = handle.replicated().with(|view| view.state.level());
         let why = match found {
-            Ok(Candidate { level: known, .. }) if known < level => Some(format!(
+            Ok(ReplicaIdentity { level: known, .. }) if known < level => Some(format!(
                 "replica {id} is of a build that knows level {known}; the cell is at {level}"
             )),
             Ok(found) if found.id == id => None,
-            Ok(Candidate { id: found, .. }) => {
+            Ok(ReplicaIdentity { id: found, .. }) => {
                 Some(format!("replica {found} answers at {address}, not replica {id}"))
             }
             Err(why) => Some(format!("replica {id} does not answer at {address}: {why}")),
@@ -82,14 +82,14 @@ pub async fn admit(
                 .hint("start the replica first: cell master join, then cell master start"));
         }
     }
-    replica.add_learner(id, peer).await.map_err(refusal)?;
-    replica.promote(id).await.map_err(refusal)
+    replica.add_learner(id, peer).await.map_err(member_error_response)?;
+    replica.promote(id).await.map_err(member_error_response)
 }
 
 #[derive(Clone)]
 pub struct Membership {
-    pub handle: Handle,
-    pub candidates: Arc<dyn Candidates>,
+    pub handle: MasterHandle,
+    pub candidates: Arc<dyn ReplicaProbe>,
 }
 
 impl Membership {
@@ -97,39 +97,39 @@ impl Membership {
     pub fn router(self) -> Router {
         Router::new().route(
             MEMBER_PATH,
-            post(async move |request| match self.take_in(request).await {
+            post(async move |request| match self.handle_member_request(request).await {
                 Ok(()) => Response::new(Body::from(postcard_unit())),
                 Err(error) => error_response(&error),
             }),
         )
     }
 
-    async fn take_in(&self, request: Request<Body>) -> Result<(), ApiError> {
+    async fn handle_member_request(&self, request: Request<Body>) -> Result<(), ApiError> {
         let (parts, body) = request.into_parts();
-        let own = match parts.extensions.get::<Caller>() {
+        let replica_name = match parts.extensions.get::<Caller>() {
             Some(caller) => {
-                PartRoute::Member.admit(caller).map_err(|_| not_itself())?;
+                InternalRoute::Member.admit(caller).map_err(|_| not_own_name_error())?;
                 match caller {
                     Caller::Replica(name) => Some(name.as_str()),
                     _ => None,
                 }
             }
-            None => return Err(not_itself()),
+            None => return Err(not_own_name_error()),
         };
-        provenance::postcard(&parts.headers)?;
-        let whole = Limited::new(body, MAX_BODY).collect().await;
-        let bytes = whole.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
-        let asked: AddMaster = postcard::from_bytes(&bytes)
+        request_origin::require_postcard(&parts.headers)?;
+        let collected = Limited::new(body, MAX_BODY).collect().await;
+        let bytes = collected.map_err(|e| ApiError::new(Code::TooLarge, e.to_string()))?.to_bytes();
+        let request_body: AddMaster = postcard::from_bytes(&bytes)
             .map_err(|_| ApiError::new(Code::BadBody, "not the message that belongs here"))?;
-        if own.is_some_and(|own| own != asked.name.as_str()) {
-            return Err(not_itself());
+        if replica_name.is_some_and(|own| own != request_body.name.as_str()) {
+            return Err(not_own_name_error());
         }
-        let peer = Peer { name: asked.name.to_string(), address: asked.address };
-        admit(&self.handle, self.candidates.as_ref(), asked.id, peer).await
+        let peer = Peer { name: request_body.name.to_string(), address: request_body.address };
+        admit(&self.handle, self.candidates.as_ref(), request_body.id, peer).await
     }
 }
 
-fn not_itself() -> ApiError {
+fn not_own_name_error() -> ApiError {
     ApiError::new(Code::NotAllowed, "a replica asks for itself, with its own certificate")
 }
 
@@ -140,7 +140,7 @@ fn postcard_unit() -> Vec<u8> {
 const REMOVE_FIRST: &str = "remove the old replica first: cell master remove NAME";
 
 /// What the store says of a change of members, as an answer.
-pub(crate) fn refusal(error: MemberError) -> ApiError {
+pub(crate) fn member_error_response(error: MemberError) -> ApiError {
     let message = error.to_string();
     match error {
         MemberError::NotLeader { leader: Some((_, peer)) } => {
@@ -155,13 +155,13 @@ pub(crate) fn refusal(error: MemberError) -> ApiError {
         | MemberError::LastVoter { .. }
         | MemberError::NoMajorityLeft { .. } => ApiError::new(Code::WrongState, message),
         MemberError::Unknown { .. } => ApiError::new(Code::NoSuchReplica, message),
-        MemberError::Unsure { .. } | MemberError::Deposed { .. } | MemberError::Fatal { .. } => {
-            ApiError::new(Code::TimedOut, message)
-        }
+        MemberError::OutcomeUnknown { .. }
+        | MemberError::Deposed { .. }
+        | MemberError::Fatal { .. } => ApiError::new(Code::TimedOut, message),
     }
 }
 
-fn at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
+fn io_error_at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
     move |why| ServeError::Joining { path, why }
 }
 
@@ -170,8 +170,8 @@ fn at(path: PathBuf) -> impl FnOnce(io::Error) -> ServeError {
 /// # Errors
 /// When the file cannot be written.
 pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), ServeError> {
-    let path = data_dir.join(FILE);
-    std::fs::write(&path, masters.join("\n")).map_err(at(path))
+    let path = data_dir.join(MASTERS_TO_JOIN_FILE);
+    std::fs::write(&path, masters.join("\n")).map_err(io_error_at(path))
 }
 
 /// Where to ask; nothing when the replica is a member or never was to join.
@@ -179,32 +179,32 @@ pub fn remember_masters(data_dir: &Path, masters: &[String]) -> Result<(), Serve
 /// # Errors
 /// When the file cannot be read.
 pub fn masters_to_join(data_dir: &Path) -> Result<Vec<String>, ServeError> {
-    let path = data_dir.join(FILE);
+    let path = data_dir.join(MASTERS_TO_JOIN_FILE);
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(why) => Err(at(path)(why)),
+        Err(why) => Err(io_error_at(path)(why)),
     }
 }
 
 fn forget_masters(data_dir: &Path) {
-    if let Err(error) = std::fs::remove_file(data_dir.join(FILE)) {
+    if let Err(error) = std::fs::remove_file(data_dir.join(MASTERS_TO_JOIN_FILE)) {
         tracing::warn!(%error, "this replica will ask to be taken in again at its next start");
     }
 }
 
 /// Asks until this replica votes.
-pub async fn ask_in(handle: Handle, config: Config, client: Client) {
+pub async fn request_membership(handle: MasterHandle, config: Config, client: Client) {
     let me =
         AddMaster { id: config.id, name: config.name.clone(), address: config.advertise.clone() };
     let votes = || handle.status().members.get(&me.id).is_some_and(|member| member.voter);
     while !votes() {
-        let taken: Result<(), _> = client.call_internal(MEMBER_PATH, &me).await;
-        match taken {
+        let result: Result<(), _> = client.call_internal(MEMBER_PATH, &me).await;
+        match result {
             Ok(()) => break,
             Err(error) => tracing::warn!(%error, "not taken in yet"),
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
     tracing::info!(name = %me.name, id = me.id, "this replica votes");
     forget_masters(&config.data_dir);

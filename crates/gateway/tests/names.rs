@@ -1,14 +1,14 @@
 //! Names on a whole master: a task that starts has an address in DNS and over HTTP, one that is
 //! told to stop has none.
 
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::types::{NameView, One};
 use cellwright_cell::command::{Command, Observed, TaskReport};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::plan::{Assignment, Group, Plan};
 use cellwright_gateway::config::Config;
-use cellwright_gateway::serve::{Access, Running, run_master};
+use cellwright_gateway::serve::{AccessMode, RunningMaster, run_master};
 use cellwright_master::handle::Caller;
 use serde_json::json;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -35,7 +35,7 @@ impl Drop for Folder {
     }
 }
 
-async fn open_master(folder: &Folder) -> Running {
+async fn open_master(folder: &Folder) -> RunningMaster {
     let given = [
         ("cell", "main".to_owned()),
         ("name", "m1".to_owned()),
@@ -47,28 +47,28 @@ async fn open_master(folder: &Folder) -> Running {
     ];
     let text = Config::default_file(&given).unwrap();
     let config = Config { supervise_scheduler: false, ..Config::parse(&text).unwrap() };
-    run_master(config, Access::Open, None).await.unwrap()
+    run_master(config, AccessMode::Dev, None).await.unwrap()
 }
 
-async fn say(master: &Running, command: Command) {
-    let caller = Caller::sender_of(&command, &master.handle().read().state);
-    let shown = format!("{command:?}");
+async fn submit(master: &RunningMaster, command: Command) {
+    let caller = Caller::default_sender(&command, &master.handle().read().state);
+    let command_text = format!("{command:?}");
     let done = master.handle().submit(&caller, None, command).await.unwrap();
-    assert!(done.verdict.is_ok(), "{shown} {:?}", done.verdict);
+    assert!(done.verdict.is_ok(), "{command_text} {:?}", done.verdict);
 }
 
 /// A machine at 10.1.2.3 that runs the only task of `dev/web`.
-async fn one_task(master: &Running) {
+async fn run_one_task(master: &RunningMaster) {
     let amounts = json!({"cpu": 10, "ram": 10, "disk": 10, "disk_rate": 10});
     let machine = json!({"name": "m1", "capacity": amounts, "rack": null, "power": null,
         "address": "10.1.2.3"});
-    say(master, Command::AddMachine(serde_json::from_value(machine).unwrap())).await;
-    say(master, Command::MachineUp { machine: MachineId(0), incarnation: 1 }).await;
+    submit(master, Command::AddMachine(serde_json::from_value(machine).unwrap())).await;
+    submit(master, Command::MachineUp { machine: MachineId(0), incarnation: 1 }).await;
     let amounts = json!({"cpu": 1, "ram": 1, "disk": 1, "disk_rate": 1});
     let task = json!({"limits": amounts, "ports": 1, "command": ["serve"]});
     let spec = json!({"name": "web", "count": 1, "priority": 120, "task": task});
     let spec = serde_json::from_value(spec).unwrap();
-    say(master, Command::SubmitJob { owner: Name::new("dev").unwrap(), spec }).await;
+    submit(master, Command::SubmitJob { owner: Name::new("dev").unwrap(), spec }).await;
     let task = master.handle().read().state.tasks().iter().next().unwrap().0;
     let assignment = Assignment {
         task,
@@ -79,14 +79,14 @@ async fn one_task(master: &Running) {
         devices: vec![],
     };
     let group = Group { victims: vec![], assignments: vec![assignment] };
-    say(master, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    submit(master, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
     let reports = vec![TaskReport { task, attempt: 1, what: Observed::Started }];
-    say(master, Command::TaskReports { machine: MachineId(0), incarnation: 1, reports }).await;
+    submit(master, Command::TaskReports { machine: MachineId(0), incarnation: 1, reports }).await;
 }
 
 /// Asks for the address of `web.dev.main.cell.internal` in bytes: the code of the answer, and the
 /// last four bytes of the first record, which are its address if it has one.
-async fn ask(dns: SocketAddr) -> (u8, u16, Option<Ipv4Addr>) {
+async fn query_dns(dns: SocketAddr) -> (u8, u16, Option<Ipv4Addr>) {
     let mut query = vec![0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["web", "dev", "main", "cell", "internal"] {
         query.push(u8::try_from(label.len()).unwrap());
@@ -108,10 +108,10 @@ async fn a_task_has_a_name_while_it_runs() {
     let folder = Folder::new();
     let master = open_master(&folder).await;
     let dns = master.dns_address().unwrap();
-    assert_eq!(ask(dns).await, (3, 0, None), "no such name yet");
-    one_task(&master).await;
-    assert_eq!(ask(dns).await, (0, 1, Some(Ipv4Addr::new(10, 1, 2, 3))));
-    let client = Client::new(Settings::new(vec![master.address().to_string()])).unwrap();
+    assert_eq!(query_dns(dns).await, (3, 0, None), "no such name yet");
+    run_one_task(&master).await;
+    assert_eq!(query_dns(dns).await, (0, 1, Some(Ipv4Addr::new(10, 1, 2, 3))));
+    let client = Client::new(ApiClientConfig::new(vec![master.address().to_string()])).unwrap();
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.name, "web.dev.main.cell.internal");
     let size = |name: &NameView| (name.tasks, name.healthy, name.ill);
@@ -126,11 +126,11 @@ async fn a_task_has_a_name_while_it_runs() {
     let mut watch = client.watch::<NameView>("/v1/watch/names/dev/web", None);
     assert_eq!(watch.next().await.unwrap().data, Some(found.item));
     let job = JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() };
-    say(&master, Command::StopJob { job, expect: None }).await;
-    let told = watch.next().await.unwrap().data.expect("a name");
-    assert_eq!(told.endpoints, [], "the watch says so too");
-    assert_eq!(size(&told), (1, 0, 0));
-    assert_eq!(ask(dns).await, (0, 0, None), "gone with the order to stop");
+    submit(&master, Command::StopJob { job, expect: None }).await;
+    let event = watch.next().await.unwrap().data.expect("a name");
+    assert_eq!(event.endpoints, [], "the watch says so too");
+    assert_eq!(size(&event), (1, 0, 0));
+    assert_eq!(query_dns(dns).await, (0, 0, None), "gone with the order to stop");
     let found: One<NameView> = client.get("/v1/names/dev/web").await.unwrap().value;
     assert_eq!(found.item.endpoints, []);
     let targets: serde_json::Value = client.get("/v1/prometheus").await.unwrap().value;

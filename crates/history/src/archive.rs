@@ -7,13 +7,13 @@
 //! Rejected: appending to one file a table. A Parquet file is finished when it is closed, and a
 //! folder of days is what other programs expect.
 
-use crate::columns::Writer;
+use crate::columns::ParquetWriter;
 use crate::day::{MILLIS, day_of};
 use crate::error::HistoryError;
-use crate::fold::whole;
-use crate::repair::{Listed, hash_of, make_folder, named_damaged};
-use crate::store::{FILE, History, reach};
-use crate::tables::{RAW, ROLLUPS, Table, USAGE, recent};
+use crate::event_rows::to_sql_integer;
+use crate::repair::{ArchiveEntry, damaged_path, hash_of, make_folder};
+use crate::store::{DATABASE_FILE, History, raise_complete_since};
+use crate::tables::{RAW, ROLLUPS, Table, USAGE, recent_table};
 use cellwright_cell::time::Time;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension};
@@ -22,9 +22,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-pub(crate) const FOLDER: &str = "archive";
+pub(crate) const ARCHIVE_FOLDER: &str = "archive";
 /// Pages given back to the disk at a time.
-const PAGES: u32 = 20_000;
+const PAGES_PER_VACUUM: u32 = 20_000;
 
 /// A file of old rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ pub(crate) struct Archive {
     pub last: i64,
 }
 
-/// What [`History::tidy`] did.
+/// What [`History::enforce_retention`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tidied {
+pub struct RetentionResult {
     pub archived_rows: u64,
     pub forgotten_days: u64,
 }
@@ -47,30 +47,30 @@ impl History {
     ///
     /// # Errors
     /// When a file or the database refuses. What was done stays done.
-    pub fn tidy(&mut self, now: Time) -> Result<Tidied, HistoryError> {
-        let mut tidied = Tidied::default();
+    pub fn enforce_retention(&mut self, now: Time) -> Result<RetentionResult, HistoryError> {
+        let mut tidied = RetentionResult::default();
         let line = day_of(now.0.saturating_sub(self.settings.recent.0));
         for table in RAW {
-            while let Some(day) = oldest_recent(&self.db, table)?.filter(|day| *day < line) {
-                tidied.archived_rows += self.archive(table, &day)?;
+            while let Some(day) = oldest_recent_day(&self.db, table)?.filter(|day| *day < line) {
+                tidied.archived_rows += self.archive_day(table, &day)?;
             }
         }
         let line = day_of(now.0.saturating_sub(self.settings.keep.0));
         while let Some(day) = self.oldest_day()?.filter(|day| *day < line) {
-            self.forget(&day)?;
+            self.delete_day(&day)?;
             tidied.forgotten_days += 1;
         }
         // The newest day stays whatever it takes: it is still being written.
         let today = day_of(now.0);
-        while self.bytes()? > self.settings.bytes {
+        while self.disk_bytes()? > self.settings.max_bytes {
             let Some(day) = self.oldest_day()?.filter(|day| *day < today) else { break };
-            self.forget(&day)?;
+            self.delete_day(&day)?;
             tidied.forgotten_days += 1;
         }
-        if tidied != Tidied::default() {
-            self.give_back()?;
+        if tidied != RetentionResult::default() {
+            self.vacuum()?;
         }
-        self.take_over()?;
+        self.checkpoint_if_large()?;
         Ok(tidied)
     }
 
@@ -78,7 +78,7 @@ impl History {
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn bytes(&self) -> Result<u64, HistoryError> {
+    pub fn disk_bytes(&self) -> Result<u64, HistoryError> {
         let ask = |name: &str| self.db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let pages = ask("page_count")? - ask("freelist_count")?;
         let recent = pages.saturating_mul(ask("page_size")?);
@@ -88,16 +88,16 @@ impl History {
     }
 
     /// Files that no list has: of a move that was cut short, or forgotten and not yet removed.
-    pub(crate) fn forget_strays(&mut self) -> Result<(), HistoryError> {
+    pub(crate) fn delete_strays(&mut self) -> Result<(), HistoryError> {
         let mut known = BTreeSet::new();
         let mut select = self.db.prepare("SELECT file FROM archives")?;
         for file in select.query_map([], |row| row.get::<_, String>(0))? {
-            let path = self.dir.join(FOLDER).join(file?);
-            known.insert(named_damaged(&path));
+            let path = self.dir.join(ARCHIVE_FOLDER).join(file?);
+            known.insert(damaged_path(&path));
             known.insert(path);
         }
         for table in RAW {
-            let folder = self.dir.join(FOLDER).join(table.name);
+            let folder = self.dir.join(ARCHIVE_FOLDER).join(table.name);
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries {
                 let path = entry.map_err(HistoryError::file(&folder))?.path();
@@ -109,30 +109,30 @@ impl History {
         Ok(())
     }
 
-    fn archive(&mut self, table: &'static Table, day: &str) -> Result<u64, HistoryError> {
+    fn archive_day(&mut self, table: &'static Table, day: &str) -> Result<u64, HistoryError> {
         let change = self.db.transaction()?;
         let sql = "SELECT count(*) FROM archives WHERE what = ?1 AND day = ?2";
         let before: i64 = change.query_row(sql, (table.name, day), |row| row.get(0))?;
         let part = if before == 0 { String::new() } else { format!(".{}", before + 1) };
         let file = format!("{}/{day}{part}.parquet", table.name);
-        let path = self.dir.join(FOLDER).join(&file);
-        let written = write_day(&change, table, day, &path)?;
-        let listed = Listed {
+        let path = self.dir.join(ARCHIVE_FOLDER).join(&file);
+        let stats = write_day(&change, table, day, &path)?;
+        let listed = ArchiveEntry {
             file,
-            what: table.name.to_owned(),
+            table: table.name.to_owned(),
             day: day.to_owned(),
-            first: written.first,
-            last: written.last,
-            rows: whole(written.rows),
-            bytes: whole(written.bytes),
-            sum: hash_of(&path).map_err(HistoryError::file(&path))?,
+            first: stats.first,
+            last: stats.last,
+            rows: to_sql_integer(stats.rows),
+            bytes: to_sql_integer(stats.bytes),
+            checksum: hash_of(&path).map_err(HistoryError::file(&path))?,
         };
         listed.insert(&change)?;
-        let (from, to) = bounds(day);
-        let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent(table));
-        change.execute(&sql, (from, to))?;
+        let (from, end) = day_bounds(day);
+        let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent_table(table));
+        change.execute(&sql, (from, end))?;
         change.commit()?;
-        Ok(written.rows)
+        Ok(stats.rows)
     }
 
     /// The oldest day that anything raw is kept of.
@@ -140,37 +140,38 @@ impl History {
         let sql = "SELECT min(day) FROM archives";
         let mut oldest: Option<String> = self.db.query_row(sql, [], |row| row.get(0))?;
         for table in RAW {
-            let found = oldest_recent(&self.db, table)?;
+            let found = oldest_recent_day(&self.db, table)?;
             oldest = [oldest, found].into_iter().flatten().min();
         }
         Ok(oldest)
     }
 
-    fn forget(&mut self, day: &str) -> Result<(), HistoryError> {
+    fn delete_day(&mut self, day: &str) -> Result<(), HistoryError> {
         let change = self.db.transaction()?;
         let files: Vec<String> = {
             let mut select = change.prepare("SELECT file FROM archives WHERE day = ?1")?;
             select.query_map([day], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?
         };
         change.execute("DELETE FROM archives WHERE day = ?1", [day])?;
-        let (from, to) = bounds(day);
+        let (from, end) = day_bounds(day);
         for table in RAW {
-            let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent(table));
-            change.execute(&sql, (from, to))?;
+            let sql = format!("DELETE FROM {} WHERE time >= ?1 AND time < ?2", recent_table(table));
+            change.execute(&sql, (from, end))?;
         }
         for (table, _) in ROLLUPS {
-            change.execute(&format!("DELETE FROM {} WHERE day <= ?1", recent(table)), [day])?;
+            change
+                .execute(&format!("DELETE FROM {} WHERE day <= ?1", recent_table(table)), [day])?;
         }
-        let then = Time(u64::try_from(to).unwrap_or(0));
-        for what in ["events", USAGE.name] {
+        let then = Time(u64::try_from(end).unwrap_or(0));
+        for table_name in ["events", USAGE.name] {
             let known = "SELECT 1 FROM reach WHERE what = ?1";
-            if change.query_row(known, [what], |_| Ok(())).optional()?.is_some() {
-                reach(&change, what, then)?;
+            if change.query_row(known, [table_name], |_| Ok(())).optional()?.is_some() {
+                raise_complete_since(&change, table_name, then)?;
             }
         }
         change.commit()?;
         for file in files {
-            let path = self.dir.join(FOLDER).join(file);
+            let path = self.dir.join(ARCHIVE_FOLDER).join(file);
             match fs::remove_file(&path) {
                 Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
                     return Err(HistoryError::File { path, why });
@@ -182,13 +183,13 @@ impl History {
     }
 
     /// Free pages go back to the disk, a few at a time so that readers are not held up.
-    fn give_back(&mut self) -> Result<(), HistoryError> {
+    fn vacuum(&mut self) -> Result<(), HistoryError> {
         let free = |db: &Connection| {
             db.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0))
         };
         let mut left = free(&self.db)?;
         while left > 0 {
-            self.db.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+            self.db.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_PER_VACUUM})"))?;
             let now = free(&self.db)?;
             if now >= left {
                 break;
@@ -209,7 +210,7 @@ pub(crate) fn archives(
     let mut select = db.prepare(sql)?;
     let rows = select.query_map([table.name], |row| {
         let file: String = row.get(0)?;
-        let path = dir.join(FOLDER).join(file);
+        let path = dir.join(ARCHIVE_FOLDER).join(file);
         Ok(Archive { path, day: row.get(1)?, first: row.get(2)?, last: row.get(3)? })
     })?;
     rows.collect()
@@ -217,18 +218,18 @@ pub(crate) fn archives(
 
 /// Whether there is a folder of history at all.
 #[must_use]
-pub fn is_here(dir: &Path) -> bool {
-    dir.join(FILE).is_file()
+pub fn exists(dir: &Path) -> bool {
+    dir.join(DATABASE_FILE).is_file()
 }
 
-fn oldest_recent(db: &Connection, table: &Table) -> Result<Option<String>, HistoryError> {
-    let sql = format!("SELECT min(time) FROM {}", recent(table));
+fn oldest_recent_day(db: &Connection, table: &Table) -> Result<Option<String>, HistoryError> {
+    let sql = format!("SELECT min(time) FROM {}", recent_table(table));
     let found: Option<i64> = db.query_row(&sql, [], |row| row.get(0))?;
     Ok(found.map(|millis| day_of(u64::try_from(millis).unwrap_or(0))))
 }
 
 /// The first millisecond of a day and of the next.
-pub(crate) fn bounds(day: &str) -> (i64, i64) {
+pub(crate) fn day_bounds(day: &str) -> (i64, i64) {
     let number = |at: std::ops::Range<usize>| day.get(at).and_then(|text| text.parse::<i32>().ok());
     let date = || {
         let month = u8::try_from(number(5..7)?).ok()?;
@@ -238,11 +239,11 @@ pub(crate) fn bounds(day: &str) -> (i64, i64) {
     let Some(date) = date() else { return (0, 0) };
     let first = date.midnight().assume_utc().unix_timestamp().saturating_mul(1000);
     // Times that no calendar knows are filed under its last day.
-    let after = if date == time::Date::MAX { i64::MAX } else { first + whole(MILLIS) };
+    let after = if date == time::Date::MAX { i64::MAX } else { first + to_sql_integer(MILLIS) };
     (first, after)
 }
 
-struct Written {
+struct ArchiveStats {
     first: i64,
     last: i64,
     rows: u64,
@@ -254,7 +255,7 @@ fn write_day(
     table: &'static Table,
     day: &str,
     path: &Path,
-) -> Result<Written, HistoryError> {
+) -> Result<ArchiveStats, HistoryError> {
     let folder = path.parent().unwrap_or(path);
     make_folder(folder)?;
     let broken = |why: parquet::errors::ParquetError| HistoryError::Archive {
@@ -264,29 +265,29 @@ fn write_day(
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let file = options.open(path).map_err(HistoryError::file(path))?;
-    let mut writer = Writer::new(table, file).map_err(broken)?;
-    let (from, to) = bounds(day);
+    let mut writer = ParquetWriter::new(table, file).map_err(broken)?;
+    let (from, end) = day_bounds(day);
     let sql = format!(
         "SELECT {} FROM {} WHERE time >= ?1 AND time < ?2 ORDER BY time, rowid",
-        table.names(),
-        recent(table)
+        table.column_list(),
+        recent_table(table)
     );
     let mut select = db.prepare(&sql)?;
-    let mut rows = select.query((from, to))?;
-    let mut written = Written { first: i64::MAX, last: i64::MIN, rows: 0, bytes: 0 };
+    let mut rows = select.query((from, end))?;
+    let mut stats = ArchiveStats { first: i64::MAX, last: i64::MIN, rows: 0, bytes: 0 };
     while let Some(row) = rows.next()? {
         let values: Vec<Value> =
             (0..table.columns.len()).map(|at| row.get(at)).collect::<rusqlite::Result<_>>()?;
         if let Some(Value::Integer(time)) = values.first() {
-            written.first = written.first.min(*time);
-            written.last = written.last.max(*time);
+            stats.first = stats.first.min(*time);
+            stats.last = stats.last.max(*time);
         }
-        written.rows += 1;
+        stats.rows += 1;
         writer.add(values.into_iter()).map_err(broken)?;
     }
     let file = writer.close().map_err(broken)?;
     file.sync_all().map_err(HistoryError::file(path))?;
-    written.bytes = file.metadata().map_err(HistoryError::file(path))?.len();
+    stats.bytes = file.metadata().map_err(HistoryError::file(path))?.len();
     File::open(folder).and_then(|dir| dir.sync_all()).map_err(HistoryError::file(folder))?;
-    Ok(written)
+    Ok(stats)
 }

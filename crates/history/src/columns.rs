@@ -22,11 +22,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Rows that are decoded together.
-pub(crate) const GROUP: usize = 64 << 10;
+pub(crate) const ROW_GROUP_ROWS: usize = 64 << 10;
 
 /// The table as Parquet describes it.
-fn message(table: &Table) -> String {
-    let one = |column: &Column| {
+fn parquet_schema(table: &Table) -> String {
+    let column_schema = |column: &Column| {
         let rule = if column.required { "REQUIRED" } else { "OPTIONAL" };
         let name = column.name;
         match column.kind {
@@ -35,44 +35,44 @@ fn message(table: &Table) -> String {
             Kind::Text => format!("{rule} BYTE_ARRAY {name} (UTF8);"),
         }
     };
-    let columns: String = table.columns.iter().map(one).collect();
+    let columns: String = table.columns.iter().map(column_schema).collect();
     format!("message {} {{ {columns} }}", table.name)
 }
 
-/// Writes rows of one table; nothing is complete before [`Writer::close`].
-pub(crate) struct Writer {
+/// Writes rows of one table; nothing is complete before [`ParquetWriter::close`].
+pub(crate) struct ParquetWriter {
     table: &'static Table,
     file: SerializedFileWriter<File>,
     /// Of the row group that is gathered, column by column.
-    gathered: Vec<Vec<Value>>,
+    buffered: Vec<Vec<Value>>,
 }
 
-impl Writer {
-    pub fn new(table: &'static Table, file: File) -> Result<Writer, ParquetError> {
-        let schema = Arc::new(parse_message_type(&message(table))?);
+impl ParquetWriter {
+    pub fn new(table: &'static Table, file: File) -> Result<ParquetWriter, ParquetError> {
+        let schema = Arc::new(parse_message_type(&parquet_schema(table))?);
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
             .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_created_by("cellwright".into())
             .build();
         let file = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
-        Ok(Writer { table, file, gathered: vec![Vec::new(); table.columns.len()] })
+        Ok(ParquetWriter { table, file, buffered: vec![Vec::new(); table.columns.len()] })
     }
 
     pub fn add(&mut self, row: impl Iterator<Item = Value>) -> Result<(), ParquetError> {
-        self.gathered.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
-        match self.gathered[0].len() {
-            GROUP => self.flush(),
+        self.buffered.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+        match self.buffered[0].len() {
+            ROW_GROUP_ROWS => self.flush(),
             _ => Ok(()),
         }
     }
 
     fn flush(&mut self) -> Result<(), ParquetError> {
-        if self.gathered[0].is_empty() {
+        if self.buffered[0].is_empty() {
             return Ok(());
         }
         let mut group = self.file.next_row_group()?;
-        for (column, values) in self.table.columns.iter().zip(&mut self.gathered) {
+        for (column, values) in self.table.columns.iter().zip(&mut self.buffered) {
             write_column(&mut group, column, std::mem::take(values))?;
         }
         group.close()?;
@@ -141,21 +141,21 @@ impl Decoded {
 ///
 /// The library panics on some damaged files. SQLite, which calls us, cannot be unwound through, so
 /// a panic would end the master; here it becomes an error like any other.
-pub(crate) struct Reader {
+pub(crate) struct ParquetReader {
     file: SerializedFileReader<File>,
     /// Where the file has each column of the table; a file of an older build may lack some that
     /// may be absent.
-    places: Vec<Option<usize>>,
+    column_positions: Vec<Option<usize>>,
 }
 
-impl Reader {
-    pub fn new(table: &Table, file: File) -> Result<Reader, ParquetError> {
+impl ParquetReader {
+    pub fn new(table: &Table, file: File) -> Result<ParquetReader, ParquetError> {
         let file = without_panic(|| SerializedFileReader::new(file))?;
         let schema = file.metadata().file_metadata().schema_descr();
-        let place =
+        let position =
             |column: &Column| schema.columns().iter().position(|found| found.name() == column.name);
-        let places: Vec<Option<usize>> = table.columns.iter().map(place).collect();
-        let mut found = table.columns.iter().zip(&places);
+        let positions: Vec<Option<usize>> = table.columns.iter().map(position).collect();
+        let mut found = table.columns.iter().zip(&positions);
         if let Some((column, _)) = found.find(|(column, at)| column.required && at.is_none()) {
             return Err(ParquetError::General(format!("it has no column {}", column.name)));
         }
@@ -163,22 +163,22 @@ impl Reader {
         if groups.iter().any(|group| usize::try_from(group.num_rows()).is_err()) {
             return Err(ParquetError::General("less than no rows".into()));
         }
-        Ok(Reader { file, places })
+        Ok(ParquetReader { file, column_positions: positions })
     }
 
-    pub fn groups(&self) -> usize {
+    pub fn group_count(&self) -> usize {
         self.file.num_row_groups()
     }
 
-    pub fn rows(&self, group: usize) -> usize {
+    pub fn row_count(&self, group: usize) -> usize {
         let rows = self.file.metadata().row_group(group).num_rows();
         usize::try_from(rows).unwrap_or(0)
     }
 
     /// The first and the last time in a group, if the file says.
-    pub fn times(&self, group: usize) -> Option<(i64, i64)> {
-        let place = self.places.first().copied().flatten()?;
-        let column = self.file.metadata().row_group(group).column(place);
+    pub fn time_range(&self, group: usize) -> Option<(i64, i64)> {
+        let position = self.column_positions.first().copied().flatten()?;
+        let column = self.file.metadata().row_group(group).column(position);
         match column.statistics()? {
             Statistics::Int64(found) => Some((*found.min_opt()?, *found.max_opt()?)),
             _ => None,
@@ -187,25 +187,27 @@ impl Reader {
 
     /// Nothing where the file has no such column.
     pub fn column(&self, group: usize, at: usize) -> Result<Option<Decoded>, ParquetError> {
-        let Some(place) = self.places.get(at).copied().flatten() else { return Ok(None) };
-        without_panic(|| self.decode(group, place)).map(Some)
+        let Some(position) = self.column_positions.get(at).copied().flatten() else {
+            return Ok(None);
+        };
+        without_panic(|| self.decode(group, position)).map(Some)
     }
 
-    fn decode(&self, group: usize, place: usize) -> Result<Decoded, ParquetError> {
-        let rows = self.rows(group);
+    fn decode(&self, group: usize, position: usize) -> Result<Decoded, ParquetError> {
+        let rows = self.row_count(group);
         // Not what the file says, as long as nothing of it has been read.
-        let room = rows.min(GROUP);
+        let room = rows.min(ROW_GROUP_ROWS);
         let mut levels = Vec::new();
-        let (found, read) = match self.file.get_row_group(group)?.get_column_reader(place)? {
+        let (found, read) = match self.file.get_row_group(group)?.get_column_reader(position)? {
             ColumnReader::Int64ColumnReader(mut reader) => {
                 let mut values = Vec::with_capacity(room);
                 let read = reader.read_records(rows, Some(&mut levels), None, &mut values)?.0;
-                (Decoded::Integers(spread(values, &levels)), read)
+                (Decoded::Integers(spread_nulls(values, &levels)), read)
             }
             ColumnReader::ByteArrayColumnReader(mut reader) => {
                 let mut values = Vec::with_capacity(room);
                 let read = reader.read_records(rows, Some(&mut levels), None, &mut values)?.0;
-                (Decoded::Texts(spread(values, &levels)), read)
+                (Decoded::Texts(spread_nulls(values, &levels)), read)
             }
             _ => return Err(ParquetError::General("a column of a kind nobody writes".into())),
         };
@@ -222,7 +224,7 @@ fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T,
 }
 
 /// Puts what is absent back among what is there.
-fn spread<T>(values: Vec<T>, levels: &[i16]) -> Vec<Option<T>> {
+fn spread_nulls<T>(values: Vec<T>, levels: &[i16]) -> Vec<Option<T>> {
     if levels.is_empty() {
         return values.into_iter().map(Some).collect();
     }

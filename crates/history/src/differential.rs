@@ -7,89 +7,91 @@
 
 mod statement;
 
-use crate::query::{Bounds, Reader, Value, fetch};
+use crate::query::{HistoryReader, QueryLimits, Value, fetch};
 use crate::store::History;
-use crate::tables::{Column, RAW, Table, USAGE, recent};
+use crate::tables::{Column, RAW, Table, USAGE, recent_table};
 use crate::testing::{BEGIN, DAY, Folder, settings};
 use cellwright_cell::time::Time;
 use rusqlite::types::Value as SqlValue;
 use rusqlite::{Connection, params_from_iter};
-use statement::{Dice, Grammar, Statement};
+use statement::{Statement, StatementGenerator, TestRng};
 
 type Rows = Result<Vec<Vec<Value>>, String>;
 
 /// What takes some seconds.
-const STATEMENTS: u64 = 1000;
+const DEFAULT_STATEMENTS: u64 = 1000;
 /// Days of rows.
 const DAYS: u64 = 12;
 /// Rows of each table, and the day on which old ones are archived: nothing at all, all of it
 /// recent, all archived, and days on both sides.
 const WORLDS: [(usize, u64); 6] = [(0, 0), (60, 0), (60, DAYS + 8), (150, 9), (12, 8), (60, 12)];
 
-fn bounds() -> Bounds {
-    Bounds { rows: 100_000, ..Bounds::default() }
+fn bounds() -> QueryLimits {
+    QueryLimits { max_rows: 100_000, ..QueryLimits::default() }
 }
 
 /// The same rows twice.
 struct World {
     folder: Folder,
-    plain: Connection,
+    query_plain: Connection,
 }
 
 impl World {
-    fn new(dice: &mut Dice, (count, today): (usize, u64)) -> World {
+    fn new(rng: &mut TestRng, (count, today): (usize, u64)) -> World {
         let folder = Folder::new();
         let mut history = History::open(folder.path(), settings()).unwrap();
-        let plain = Connection::open_in_memory().unwrap();
+        let query_plain = Connection::open_in_memory().unwrap();
         for table in RAW.into_iter().filter(|table| table.name != USAGE.name) {
-            let definitions = table.definitions();
-            plain.execute_batch(&format!("CREATE TABLE {} ({definitions})", table.name)).unwrap();
-            let insert = table.insert();
-            let plainly = insert.replace(&recent(table), table.name);
+            let definitions = table.column_definitions();
+            query_plain
+                .execute_batch(&format!("CREATE TABLE {} ({definitions})", table.name))
+                .unwrap();
+            let insert = table.insert_sql();
+            let plainly = insert.replace(&recent_table(table), table.name);
             for nth in 0..count as u64 {
-                let at = BEGIN + nth * DAYS * DAY / count as u64 + dice.below(60_000) as u64;
-                let mut values = row(dice, table, at);
+                let at = BEGIN + nth * DAYS * DAY / count as u64 + rng.below(60_000) as u64;
+                let mut values = row(rng, table, at);
                 history.db.execute(&insert, params_from_iter(&values)).unwrap();
-                values.iter_mut().for_each(called_package);
-                plain.execute(&plainly, params_from_iter(&values)).unwrap();
+                values.iter_mut().for_each(rename_package);
+                query_plain.execute(&plainly, params_from_iter(&values)).unwrap();
             }
         }
-        history.tidy(Time(BEGIN + today * DAY)).unwrap();
-        World { folder, plain }
+        history.enforce_retention(Time(BEGIN + today * DAY)).unwrap();
+        World { folder, query_plain }
     }
 
-    fn viewed(&self, sql: &str) -> Rows {
-        let answer = Reader::new(self.folder.path()).query(sql, &[], bounds());
+    fn query_views(&self, sql: &str) -> Rows {
+        let answer = HistoryReader::new(self.folder.path()).query(sql, &[], bounds());
         answer.map(|answer| answer.rows).map_err(|error| error.to_string())
     }
 
-    fn plain(&self, sql: &str) -> Rows {
-        let mut statement = self.plain.prepare(sql).map_err(|error| error.to_string())?;
+    fn query_plain(&self, sql: &str) -> Rows {
+        let mut statement = self.query_plain.prepare(sql).map_err(|error| error.to_string())?;
         fetch(&mut statement, &[], bounds()).map(|found| found.0).map_err(|error| error.to_string())
     }
 }
 
-/// As the views show it ([`Table::shown`]).
-fn called_package(value: &mut SqlValue) {
+/// As the views show it ([`CsvFile::shown`]).
+fn rename_package(value: &mut SqlValue) {
     if *value == SqlValue::Text("blob".into()) {
         *value = SqlValue::Text("package".into());
     }
 }
 
 /// Few values, so that groups have rows; some that are easily mistaken for each other.
-fn row(dice: &mut Dice, table: &Table, at: u64) -> Vec<SqlValue> {
+fn row(rng: &mut TestRng, table: &Table, at: u64) -> Vec<SqlValue> {
     let one = |column: &Column| {
-        if !column.required && dice.one_in(3) {
+        if !column.required && rng.one_in(3) {
             return SqlValue::Null;
         }
         match column.name {
             "time" => return SqlValue::Integer(at as i64),
             "day" => return SqlValue::Text(crate::day::day_of(at)),
-            "log_index" if dice.one_in(20) => return SqlValue::Integer(i64::MAX / 2),
-            "log_index" => return SqlValue::Integer(10 + dice.below(30) as i64),
-            "exit_code" => return SqlValue::Integer(dice.pick(&[0, 1, 2, -1, 137])),
+            "log_index" if rng.one_in(20) => return SqlValue::Integer(i64::MAX / 2),
+            "log_index" => return SqlValue::Integer(10 + rng.below(30) as i64),
+            "exit_code" => return SqlValue::Integer(rng.pick(&[0, 1, 2, -1, 137])),
             "position" | "task_index" | "attempt" => {
-                return SqlValue::Integer(1 + dice.below(3) as i64);
+                return SqlValue::Integer(1 + rng.below(3) as i64);
             }
             _ => {}
         }
@@ -102,17 +104,17 @@ fn row(dice: &mut Dice, table: &Table, at: u64) -> Vec<SqlValue> {
             "exit_class" => &["code", "signal"],
             _ => &["failed", "started", "exited", "submitted"],
         };
-        SqlValue::Text(dice.pick(texts).to_owned())
+        SqlValue::Text(rng.pick(texts).to_owned())
     };
     table.columns.iter().map(one).collect()
 }
 
 /// Errors are alike: the words for them differ.
-fn agree(one: &Rows, other: &Rows, statement: &Statement) -> bool {
-    let (Ok(one), Ok(other)) = (one, other) else { return one.is_err() && other.is_err() };
+fn results_agree(left: &Rows, other: &Rows, statement: &Statement) -> bool {
+    let (Ok(left), Ok(other)) = (left, other) else { return left.is_err() && other.is_err() };
     // As text, for numbers of two kinds may be equal.
-    let mut texts =
-        [one, other].map(|rows| rows.iter().map(|row| format!("{row:?}")).collect::<Vec<String>>());
+    let mut texts = [left, other]
+        .map(|rows| rows.iter().map(|row| format!("{row:?}")).collect::<Vec<String>>());
     if !statement.is_ordered {
         texts.iter_mut().for_each(|rows| rows.sort());
     }
@@ -122,26 +124,28 @@ fn agree(one: &Rows, other: &Rows, statement: &Statement) -> bool {
 #[test]
 fn archives_and_recent_rows_answer_as_plain_tables_do() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let most = number("CELL_DIFFERENTIAL").unwrap_or(STATEMENTS);
+    let count = number("CELL_DIFFERENTIAL").unwrap_or(DEFAULT_STATEMENTS);
     let seed = number("CELL_DIFFERENTIAL_SEED").unwrap_or(1);
     println!("seed {seed}");
-    let mut dice = Dice(seed);
-    let worlds = WORLDS.map(|world| World::new(&mut dice, world));
+    let mut rng = TestRng(seed);
+    let worlds = WORLDS.map(|world| World::new(&mut rng, world));
     let tables = [RAW[0], RAW[0], RAW[0], RAW[1], RAW[2], RAW[3]];
-    let (mut refused, mut with_rows) = (0, 0);
-    for nth in 0..most {
-        let mut dice = Dice(seed.wrapping_mul(1 << 32).wrapping_add(nth));
-        let at = dice.below(worlds.len());
-        let statement = Grammar::new(&mut { dice }, tables[(nth % 6) as usize]).statement();
-        let (viewed, plain) = (worlds[at].viewed(&statement.sql), worlds[at].plain(&statement.sql));
+    let (mut rejected, mut with_rows) = (0, 0);
+    for nth in 0..count {
+        let mut rng = TestRng(seed.wrapping_mul(1 << 32).wrapping_add(nth));
+        let at = rng.below(worlds.len());
+        let statement =
+            StatementGenerator::new(&mut { rng }, tables[(nth % 6) as usize]).statement();
+        let (viewed, plain) =
+            (worlds[at].query_views(&statement.sql), worlds[at].query_plain(&statement.sql));
         assert!(
-            agree(&viewed, &plain, &statement),
+            results_agree(&viewed, &plain, &statement),
             "seed {seed}, statement {nth}, world {at}:\n{}\n{viewed:?}\n{plain:?}",
             statement.sql
         );
-        refused += u64::from(plain.is_err());
+        rejected += u64::from(plain.is_err());
         with_rows += u64::from(plain.is_ok_and(|rows| !rows.is_empty()));
     }
-    println!("{most} statements, {refused} of them refused, {with_rows} answered with rows");
-    assert!(refused * 10 < most && with_rows * 2 > most, "the statements are good for nothing");
+    println!("{count} statements, {rejected} of them refused, {with_rows} answered with rows");
+    assert!(rejected * 10 < count && with_rows * 2 > count, "the statements are good for nothing");
 }

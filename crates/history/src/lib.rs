@@ -1,40 +1,40 @@
 //! History: what happened in the cell and what its tasks used, in tables that answer SQL.
 //!
 //! [`History`] is the one writer of a folder. It folds the event feed into SQLite, its cursor in
-//! the same transaction, and moves old days into Parquet files beside it. [`Reader`] answers
+//! the same transaction, and moves old days into Parquet files beside it. [`HistoryReader`] answers
 //! queries over both while the writer goes on. The tables are described in [`tables`].
 //!
-//! What the disk does to any of it is seen (`crate::pages`) before an answer is given from it, or
+//! What the disk does to any of it is seen (`crate::page_checksums`) before an answer is given from it, or
 //! soon after where it is large, and what is damaged is set aside and made again.
 //!
 //! Events follow from the feed: a folder that is lost is made again as far back as the feed
 //! reaches. Usage is in no feed; replicas fetch from each other what each has written
-//! (`crate::share`). Nothing in the cell waits for any of it.
+//! (`crate::usage_exchange`). Nothing in the cell waits for any of it.
 
 mod archive;
 mod columns;
 mod day;
 mod error;
-mod fold;
-mod pages;
+mod event_rows;
+mod page_checksums;
 mod parquet_table;
 mod query;
 mod repair;
-mod share;
+pub mod sql_functions;
 mod store;
 pub mod tables;
 mod usage;
-pub mod words;
+mod usage_exchange;
 
-pub use archive::{Tidied, is_here};
+pub use archive::{RetentionResult, exists};
 pub use day::day_of;
 pub use error::HistoryError;
-pub use fold::Fact;
-pub use query::{Answer, Bounds, MAX_ARGS, MAX_SQL, QueryError, Reader, Value};
-pub use repair::set_aside_in;
-pub use share::{Mark, Told};
-pub use store::{History, Place, Settings, Stretch};
-pub use usage::{Measured, UsageRow, WINDOW, Whose, Windows};
+pub use event_rows::FeedEvent;
+pub use query::{Answer, HistoryReader, MAX_ARGS, MAX_SQL, QueryError, QueryLimits, Value};
+pub use repair::damaged_file_count;
+pub use store::{FeedPosition, FeedSlice, History, RetentionConfig};
+pub use usage::{UsageOwner, UsageRow, UsageSample, UsageWindows, WINDOW};
+pub use usage_exchange::{UsageBatch, UsageCursor};
 
 #[cfg(test)]
 mod differential;

@@ -5,7 +5,7 @@
 
 use crate::query::Value;
 use crate::store::History;
-use crate::testing::{BEGIN, DAY, Folder, ask, feed, settings, take};
+use crate::testing::{BEGIN, DAY, Folder, feed, ingest, query, settings};
 use cellwright_cell::time::Time;
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,13 +26,13 @@ fn python() -> Option<PathBuf> {
 }
 
 fn line(row: &[Value]) -> String {
-    let word = |value: &Value| match value {
+    let cell_text = |value: &Value| match value {
         Value::Null => "None".to_owned(),
         Value::Integer(number) => number.to_string(),
         Value::Real(number) => number.to_string(),
         Value::Text(text) => text.clone(),
     };
-    row.iter().map(word).collect::<Vec<_>>().join("\t")
+    row.iter().map(cell_text).collect::<Vec<_>>().join("\t")
 }
 
 #[test]
@@ -44,10 +44,10 @@ fn duckdb_reads_archives_as_they_are() {
     };
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    take(&mut history, &feed(3000, 300));
-    history.tidy(Time(BEGIN + 30 * DAY)).unwrap();
+    ingest(&mut history, &feed(3000, 300));
+    history.enforce_retention(Time(BEGIN + 30 * DAY)).unwrap();
     let files = |table: &str| format!("'{}/archive/{table}/*.parquet'", folder.path().display());
-    for (table, ours, theirs) in [
+    for (table, our_sql, their_sql) in [
         (
             "task_events",
             "select user, day, event, machine, exit_class, exit_code, count(*), min(time) \
@@ -64,13 +64,14 @@ fn duckdb_reads_archives_as_they_are() {
              from FILES group by 1, 2 order by 1, 2",
         ),
     ] {
-        let ours: Vec<String> = ask(&folder, ours).rows.iter().map(|row| line(row)).collect();
-        let sql = theirs.replace("FILES", &files(table));
-        let told = Command::new(&python).args(["-c", SCRIPT, &sql]).output().unwrap();
+        let our_rows: Vec<String> =
+            query(&folder, our_sql).rows.iter().map(|row| line(row)).collect();
+        let sql = their_sql.replace("FILES", &files(table));
+        let output = Command::new(&python).args(["-c", SCRIPT, &sql]).output().unwrap();
         let (out, err) =
-            (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-        assert!(told.status.success(), "{err}");
-        assert!(!ours.is_empty(), "{table} has no rows to compare");
-        assert_eq!(out.lines().collect::<Vec<_>>(), ours, "{table}");
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{err}");
+        assert!(!our_rows.is_empty(), "{table} has no rows to compare");
+        assert_eq!(out.lines().collect::<Vec<_>>(), our_rows, "{table}");
     }
 }

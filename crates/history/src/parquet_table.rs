@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "virtual tables are offered to SQLite by unsafe traits alone")]
 
 use crate::archive::Archive;
-use crate::columns::{Decoded, Reader};
+use crate::columns::{Decoded, ParquetReader};
 use crate::tables::Table;
 use rusqlite::ffi;
 use rusqlite::types::{Null, ValueRef};
@@ -31,57 +31,57 @@ const ORDER: [c_int; 3] = [0, 2, 3];
 const TIME: c_int = 0;
 const DAY: c_int = 1;
 /// Begins what is said of files, to tell it from mistakes in a statement.
-pub(crate) const TROUBLE: &str = "an archive";
+pub(crate) const ARCHIVE_ERROR_PREFIX: &str = "an archive";
 /// A full read of an archive, in SQLite's unit of cost.
-const FULL: f64 = 1e7;
+const FULL_SCAN_COST: f64 = 1e7;
 
 /// What stands behind one virtual table.
 #[derive(Clone)]
-pub(crate) struct Behind {
+pub(crate) struct TableSource {
     pub table: &'static Table,
     pub archives: Arc<Vec<Archive>>,
 }
 
 /// Makes the table `archived_…` over these files, for this connection.
-pub(crate) fn offer(db: &Connection, behind: Behind) -> Result<()> {
+pub(crate) fn register(db: &Connection, source: TableSource) -> Result<()> {
     const MODULE: Module<ParquetTable> = Module::eponymous_only_module();
-    let name = CString::new(format!("archived_{}", behind.table.name))?;
-    db.create_module(name.as_c_str(), &MODULE, Some(behind))
+    let name = CString::new(format!("archived_{}", source.table.name))?;
+    db.create_module(name.as_c_str(), &MODULE, Some(source))
 }
 
 #[repr(C)]
 struct ParquetTable {
     /// Must be first.
     base: ffi::sqlite3_vtab,
-    behind: Behind,
+    source: TableSource,
 }
 
 // SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
 unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
-    type Aux = Behind;
+    type Aux = TableSource;
     type Cursor = ParquetCursor<'vtab>;
 
     fn connect(
         _db: &mut VTabConnection,
-        aux: Option<&Behind>,
+        aux: Option<&TableSource>,
         _module_name: &[u8],
         _database_name: &[u8],
         _table_name: &[u8],
         _args: &[&[u8]],
     ) -> Result<(Cow<'static, CStr>, Self)> {
         let missing = || Error::ModuleError("a table without files behind it".into());
-        let behind = aux.cloned().ok_or_else(missing)?;
-        let sql = CString::new(format!("CREATE TABLE x({})", behind.table.definitions()))?;
-        Ok((Cow::Owned(sql), ParquetTable { base: ffi::sqlite3_vtab::default(), behind }))
+        let source = aux.cloned().ok_or_else(missing)?;
+        let sql = CString::new(format!("CREATE TABLE x({})", source.table.column_definitions()))?;
+        Ok((Cow::Owned(sql), ParquetTable { base: ffi::sqlite3_vtab::default(), source }))
     }
 
     /// The plan is told to the cursor as text: the mask of columns, then a letter for each bound.
     fn best_index(&self, info: &mut IndexInfo) -> Result<bool> {
         let mut plan = format!("{:x}:", info.col_used());
-        let mut cost = FULL;
+        let mut cost = FULL_SCAN_COST;
         let mut wanted = Vec::new();
         for (at, constraint) in info.constraints().enumerate() {
-            let letter = letter(constraint.column(), constraint.operator());
+            let letter = bound_letter(constraint.column(), constraint.operator());
             let Some(letter) = letter.filter(|_| constraint.is_usable()) else { continue };
             plan.push(letter);
             cost /= 4.0;
@@ -105,8 +105,8 @@ unsafe impl<'vtab> VTab<'vtab> for ParquetTable {
     fn open(&'vtab mut self) -> Result<ParquetCursor<'vtab>> {
         Ok(ParquetCursor {
             base: ffi::sqlite3_vtab_cursor::default(),
-            behind: self.behind.clone(),
-            wanted: Wanted::default(),
+            source: self.source.clone(),
+            filter: ScanFilter::default(),
             files: Vec::new(),
             reader: None,
             path: PathBuf::new(),
@@ -124,14 +124,14 @@ impl ParquetTable {
     /// Whether reading file after file goes forward in time; late rows of a day have a file of
     /// their own. Usage has other columns after its time, and windows that begin together.
     fn is_in_order(&self) -> bool {
-        let files = &self.behind.archives;
-        self.behind.table.position("log_index") == Some(2)
+        let files = &self.source.archives;
+        self.source.table.column_position("log_index") == Some(2)
             && files.windows(2).all(|pair| pair[0].last < pair[1].first)
     }
 }
 
 /// How a bound is called in the plan: small letters for times, capitals for days.
-fn letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
+fn bound_letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
     use IndexConstraintOp as Op;
     let letter = match operator {
         Op::SQLITE_INDEX_CONSTRAINT_EQ => 'e',
@@ -150,7 +150,7 @@ fn letter(column: c_int, operator: IndexConstraintOp) -> Option<char> {
 
 /// Which rows a query can want.
 #[derive(Default)]
-struct Wanted {
+struct ScanFilter {
     /// Bit of each column that is read; the last stands for all beyond.
     columns: u64,
     from: Option<i64>,
@@ -159,12 +159,12 @@ struct Wanted {
     before_day: Option<String>,
 }
 
-impl Wanted {
-    fn read(plan: &str, args: &Filters<'_>) -> Wanted {
+impl ScanFilter {
+    fn read(plan: &str, args: &Filters<'_>) -> ScanFilter {
         let (mask, letters) = plan.split_once(':').unwrap_or(("", ""));
-        let mut wanted = Wanted {
+        let mut wanted = ScanFilter {
             columns: u64::from_str_radix(mask, 16).unwrap_or(u64::MAX),
-            ..Wanted::default()
+            ..ScanFilter::default()
         };
         for (letter, value) in letters.chars().zip(args.iter()) {
             match (letter, value) {
@@ -203,17 +203,17 @@ impl Wanted {
         }
     }
 
-    fn times(&self, first: i64, last: i64) -> bool {
+    fn overlaps(&self, first: i64, last: i64) -> bool {
         self.from.is_none_or(|from| from <= last) && self.to.is_none_or(|to| first <= to)
     }
 
-    fn file(&self, archive: &Archive) -> bool {
-        self.times(archive.first, archive.last)
+    fn includes_file(&self, archive: &Archive) -> bool {
+        self.overlaps(archive.first, archive.last)
             && self.first_day.as_ref().is_none_or(|day| *day <= archive.day)
             && self.before_day.as_ref().is_none_or(|day| archive.day < *day)
     }
 
-    fn column(&self, at: usize) -> bool {
+    fn includes_column(&self, at: usize) -> bool {
         self.columns >> at.min(63) & 1 == 1
     }
 }
@@ -222,11 +222,11 @@ impl Wanted {
 struct ParquetCursor<'vtab> {
     /// Must be first.
     base: ffi::sqlite3_vtab_cursor,
-    behind: Behind,
-    wanted: Wanted,
+    source: TableSource,
+    filter: ScanFilter,
     /// Still to be read, the next one last.
     files: Vec<Archive>,
-    reader: Option<Reader>,
+    reader: Option<ParquetReader>,
     /// Of the open file.
     path: PathBuf,
     /// Next group of the open file.
@@ -247,25 +247,30 @@ impl ParquetCursor<'_> {
                 self.open_file(&archive)?;
                 continue;
             };
-            if self.group >= reader.groups() {
+            if self.group >= reader.group_count() {
                 self.reader = None;
                 continue;
             }
             let group = self.group;
             self.group += 1;
-            if reader.times(group).is_some_and(|(first, last)| !self.wanted.times(first, last)) {
+            if reader
+                .time_range(group)
+                .is_some_and(|(first, last)| !self.filter.overlaps(first, last))
+            {
                 continue;
             }
-            let width = self.behind.table.columns.len();
+            let width = self.source.table.columns.len();
             let mut columns = Vec::with_capacity(width);
             for at in 0..width {
-                let column = match self.wanted.column(at) {
-                    true => reader.column(group, at).map_err(|why| broken(&self.path, &why))?,
+                let column = match self.filter.includes_column(at) {
+                    true => {
+                        reader.column(group, at).map_err(|why| archive_error(&self.path, &why))?
+                    }
                     false => None,
                 };
                 columns.push(column);
             }
-            (self.row, self.rows) = (0, reader.rows(group));
+            (self.row, self.rows) = (0, reader.row_count(group));
             self.columns = columns;
         }
         Ok(())
@@ -273,18 +278,18 @@ impl ParquetCursor<'_> {
 
     fn open_file(&mut self, archive: &Archive) -> Result<()> {
         self.path.clone_from(&archive.path);
-        let file = File::open(&self.path).map_err(|why| broken(&self.path, &why))?;
-        let reader = Reader::new(self.behind.table, file);
-        self.reader = Some(reader.map_err(|why| broken(&self.path, &why))?);
+        let file = File::open(&self.path).map_err(|why| archive_error(&self.path, &why))?;
+        let reader = ParquetReader::new(self.source.table, file);
+        self.reader = Some(reader.map_err(|why| archive_error(&self.path, &why))?);
         self.group = 0;
         Ok(())
     }
 }
 
 /// A day may have been forgotten meanwhile; what is damaged stays so until somebody acts.
-fn broken(path: &Path, why: &dyn Display) -> Error {
+fn archive_error(path: &Path, why: &dyn Display) -> Error {
     Error::ModuleError(format!(
-        "{TROUBLE} cannot be read: {}: {why}; ask again, ask for other days, or put the file \
+        "{ARCHIVE_ERROR_PREFIX} cannot be read: {}: {why}; ask again, ask for other days, or put the file \
          there from another replica or a backup",
         path.display()
     ))
@@ -293,8 +298,9 @@ fn broken(path: &Path, why: &dyn Display) -> Error {
 // SAFETY: `#[repr(C)]`, and SQLite's struct is the first field.
 unsafe impl VTabCursor for ParquetCursor<'_> {
     fn filter(&mut self, _number: c_int, plan: Option<&str>, args: &Filters<'_>) -> Result<()> {
-        self.wanted = Wanted::read(plan.unwrap_or(""), args);
-        let files = self.behind.archives.iter().rev().filter(|file| self.wanted.file(file));
+        self.filter = ScanFilter::read(plan.unwrap_or(""), args);
+        let files =
+            self.source.archives.iter().rev().filter(|file| self.filter.includes_file(file));
         self.files = files.cloned().collect();
         self.reader = None;
         (self.row, self.rows, self.rowid) = (0, 0, 0);

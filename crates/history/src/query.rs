@@ -8,13 +8,13 @@
 //! and is right by construction.
 
 use crate::archive::{Archive, archives};
-use crate::pages;
-use crate::parquet_table::{Behind, TROUBLE, offer};
-use crate::store::{FILE, since};
-use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent};
+use crate::page_checksums;
+use crate::parquet_table::{ARCHIVE_ERROR_PREFIX, TableSource, register};
+use crate::sql_functions;
+use crate::store::{DATABASE_FILE, read_complete_since};
+use crate::tables::{self, EVENTS, RAW, ROLLUPS, Table, USAGE, events_select, recent_table};
 use crate::usage::UsageRow;
-use crate::words;
-use cellwright_cell::near::nearest;
+use cellwright_cell::suggestions::nearest;
 use cellwright_cell::time::Time;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Steps of SQLite's machine between two looks at the clock.
-const STEPS: i32 = 4096;
+const STEPS_PER_CHECK: i32 = 4096;
 /// Longest statement, in bytes.
 pub const MAX_SQL: usize = 64 << 10;
 /// Longest value that a query may make, in bytes. The clock is not looked at within one function,
@@ -40,26 +40,26 @@ pub const MAX_ARGS: usize = 100;
 const CACHE_KIB: i32 = 8 << 10;
 /// Threads beside the query's own that sort for it: an archive has no index, so grouping sorts.
 const SORTERS: i32 = 2;
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A database that is larger is not looked at by readers.
-const LOOK_BYTES: u64 = 64 << 20;
+const MAX_VERIFIED_BYTES: u64 = 64 << 20;
 /// Between two looks, so many times as long as one took.
-const LOOK_RESTS: u32 = 10;
+const VERIFY_PAUSE_FACTOR: u32 = 10;
 /// Where usage is that is not written yet.
-const PRESENT: &str = "usage_present";
+const PRESENT_TABLE: &str = "usage_present";
 
 /// What a query may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    pub time: Duration,
-    pub rows: usize,
+pub struct QueryLimits {
+    pub max_time: Duration,
+    pub max_rows: usize,
     /// Of the answer.
-    pub bytes: usize,
+    pub max_bytes: usize,
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds { time: Duration::from_secs(30), rows: 1000, bytes: 16 << 20 }
+impl Default for QueryLimits {
+    fn default() -> QueryLimits {
+        QueryLimits { max_time: Duration::from_secs(30), max_rows: 1000, max_bytes: 16 << 20 }
     }
 }
 
@@ -100,42 +100,47 @@ pub enum QueryError {
 
 /// Answers queries over a folder of history; the writer may go on meanwhile.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct HistoryReader {
     pub(crate) dir: PathBuf,
     /// Set when nobody waits for the answer any more.
     stop: Arc<AtomicBool>,
     /// When the pages were last looked at, and how long that took.
-    looked: Arc<Mutex<Option<(Instant, Duration)>>>,
+    last_verified: Arc<Mutex<Option<(Instant, Duration)>>>,
 }
 
-impl Reader {
+impl HistoryReader {
     #[must_use]
-    pub fn new(dir: &Path) -> Reader {
-        Reader { dir: dir.to_owned(), stop: Arc::default(), looked: Arc::default() }
+    pub fn new(dir: &Path) -> HistoryReader {
+        HistoryReader { dir: dir.to_owned(), stop: Arc::default(), last_verified: Arc::default() }
     }
 
     /// The same, whose queries end soon after this is set.
     #[must_use]
-    pub fn until(&self, stop: Arc<AtomicBool>) -> Reader {
-        Reader { dir: self.dir.clone(), stop, looked: self.looked.clone() }
+    pub fn with_stop(&self, stop: Arc<AtomicBool>) -> HistoryReader {
+        HistoryReader { dir: self.dir.clone(), stop, last_verified: self.last_verified.clone() }
     }
 
     /// # Errors
     /// What is wrong with the statement, that it takes too long, or that files cannot be read.
-    pub fn query(&self, sql: &str, args: &[Value], bounds: Bounds) -> Result<Answer, QueryError> {
-        self.query_with(&[], sql, args, bounds)
+    pub fn query(
+        &self,
+        sql: &str,
+        args: &[Value],
+        limits: QueryLimits,
+    ) -> Result<Answer, QueryError> {
+        self.query_with(&[], sql, args, limits)
     }
 
     /// The same, with usage that is not in the tables yet.
     ///
     /// # Errors
-    /// As those of [`Reader::query`].
+    /// As those of [`HistoryReader::query`].
     pub fn query_with(
         &self,
         present: &[UsageRow],
         sql: &str,
         args: &[Value],
-        bounds: Bounds,
+        limits: QueryLimits,
     ) -> Result<Answer, QueryError> {
         if sql.len() > MAX_SQL {
             let length = sql.len();
@@ -143,22 +148,22 @@ impl Reader {
             return Err(QueryError::Sql(text));
         }
         let slow_or_broken = |error: Error| match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => self.interrupted(bounds),
-            _ => broken(error),
+            Some(ErrorCode::OperationInterrupted) => self.interruption(limits),
+            _ => read_error(error),
         };
-        self.look_at_pages()?;
+        self.verify_pages()?;
         let start = Instant::now();
-        let mut db = self.open(start, bounds.time).map_err(slow_or_broken)?;
-        self.offer_rows(&db, present).map_err(slow_or_broken)?;
-        let reaches_back_to = since(&db, "events").map_err(slow_or_broken)?;
-        let denied = guard(&mut db).map_err(broken)?;
+        let mut db = self.open(start, limits.max_time).map_err(slow_or_broken)?;
+        self.create_row_views(&db, present).map_err(slow_or_broken)?;
+        let reaches_back_to = read_complete_since(&db, "events").map_err(slow_or_broken)?;
+        let denied = restrict(&mut db).map_err(read_error)?;
         let explain = |error: Error| match error.sqlite_error_code() {
-            Some(ErrorCode::OperationInterrupted) => self.interrupted(bounds),
-            _ => explained(error, sql, &denied),
+            Some(ErrorCode::OperationInterrupted) => self.interruption(limits),
+            _ => explain_error(error, sql, &denied),
         };
         let mut statement = db.prepare(sql).map_err(explain)?;
         if !statement.readonly() || statement.column_count() == 0 {
-            return Err(no_question(sql));
+            return Err(not_a_query(sql));
         }
         let wants = statement.parameter_count();
         if wants != args.len() {
@@ -166,34 +171,35 @@ impl Reader {
             return Err(QueryError::Sql(text));
         }
         let columns = statement.column_names().map(str::to_owned).collect();
-        let (rows, truncated) = fetch(&mut statement, args, bounds).map_err(explain)?;
+        let (rows, truncated) = fetch(&mut statement, args, limits).map_err(explain)?;
         Ok(Answer { columns, rows, truncated, reaches_back_to })
     }
 
     /// Sees that no page was damaged before an answer is made from it. A small database is looked
     /// at for every answer, unless that would be most of the work; a large one is left to the
     /// writer, who looks at all of it now and then.
-    fn look_at_pages(&self) -> Result<(), QueryError> {
-        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
-        let rests = looked.is_some_and(|(at, took)| at.elapsed() < took * LOOK_RESTS);
-        if rests || pages::size(&self.dir) > LOOK_BYTES {
+    fn verify_pages(&self) -> Result<(), QueryError> {
+        let mut last_verified = self.last_verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_pausing =
+            last_verified.is_some_and(|(at, took)| at.elapsed() < took * VERIFY_PAUSE_FACTOR);
+        if is_pausing || page_checksums::database_size(&self.dir) > MAX_VERIFIED_BYTES {
             return Ok(());
         }
         let start = Instant::now();
         // What a crash left is put in order by the first connection.
-        self.connect().and_then(|db| since(&db, "events")).map_err(broken)?;
-        pages::verify(&self.dir).map_err(|error| {
+        self.connect().and_then(|db| read_complete_since(&db, "events")).map_err(read_error)?;
+        page_checksums::verify(&self.dir).map_err(|error| {
             let text = format!("{error}; it is set aside and made again, ask later");
             QueryError::Broken(text)
         })?;
-        *looked = Some((Instant::now(), start.elapsed()));
+        *last_verified = Some((Instant::now(), start.elapsed()));
         Ok(())
     }
 
-    fn interrupted(&self, bounds: Bounds) -> QueryError {
+    fn interruption(&self, limits: QueryLimits) -> QueryError {
         match self.stop.load(Ordering::Relaxed) {
             true => QueryError::Stopped,
-            false => QueryError::TooSlow(bounds.time),
+            false => QueryError::TooSlow(limits.max_time),
         }
     }
 
@@ -205,36 +211,39 @@ impl Reader {
     /// A connection for reading alone that shows one moment.
     pub(crate) fn connect(&self) -> rusqlite::Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(self.dir.join(FILE), flags)?;
-        db.busy_timeout(PATIENCE)?;
+        let db = Connection::open_with_flags(self.dir.join(DATABASE_FILE), flags)?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        words::add(&db)?;
+        sql_functions::register(&db)?;
         db.execute_batch("BEGIN")?;
         Ok(db)
     }
 
     /// The raw tables as rows: recent ones, archived ones and what is not written yet.
-    fn offer_rows(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
+    fn create_row_views(&self, db: &Connection, present: &[UsageRow]) -> rusqlite::Result<()> {
         if !present.is_empty() {
-            add_present(db, present)?;
+            add_unwritten_usage(db, present)?;
         }
         for table in RAW {
             let files = archives(db, &self.dir, table)?;
-            let mut sql = view(db, table, files)?;
+            let mut sql = create_view_sql(db, table, files)?;
             if table.name == USAGE.name && !present.is_empty() {
-                sql.push_str(&format!(" UNION ALL SELECT {} FROM temp.{PRESENT}", table.names()));
+                sql.push_str(&format!(
+                    " UNION ALL SELECT {} FROM temp.{PRESENT_TABLE}",
+                    table.column_list()
+                ));
             }
             db.execute_batch(&sql)?;
         }
-        offer_rest(db)
+        create_rollup_views(db)
     }
 
     /// One that gives up this long after the start; the making of tables counts.
     fn open(&self, start: Instant, time: Duration) -> rusqlite::Result<Connection> {
         let mut db = self.connect()?;
         let reader = self.clone();
-        db.progress_handler(STEPS, Some(move || reader.is_over(start, time)))?;
-        for (limit, most) in [
+        db.progress_handler(STEPS_PER_CHECK, Some(move || reader.is_over(start, time)))?;
+        for (limit, max) in [
             (Limit::SQLITE_LIMIT_LENGTH, MAX_VALUE as i32),
             (Limit::SQLITE_LIMIT_EXPR_DEPTH, 200),
             (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 50),
@@ -243,66 +252,73 @@ impl Reader {
             (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, MAX_ARGS as i32),
             (Limit::SQLITE_LIMIT_WORKER_THREADS, SORTERS),
         ] {
-            db.set_limit(limit, most)?;
+            db.set_limit(limit, max)?;
         }
         Ok(db)
     }
 }
 
 /// The tables that are the same for every query.
-fn offer_rest(db: &Connection) -> rusqlite::Result<()> {
+fn create_rollup_views(db: &Connection) -> rusqlite::Result<()> {
     for (table, _) in ROLLUPS {
-        let (name, from, columns) = (table.name, recent(table), table.names());
+        let (name, from, columns) = (table.name, recent_table(table), table.column_list());
         let sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
         db.execute_batch(&sql)?;
     }
-    let (name, columns) = (EVENTS.name, EVENTS.names());
+    let (name, columns) = (EVENTS.name, EVENTS.column_list());
     db.execute_batch(&format!("CREATE TEMP VIEW {name} ({columns}) AS {}", events_select()))
 }
 
 /// Usage that is not written yet, less what has been written meanwhile, and less days that are in
 /// archives here: whether such a row is among theirs would take reading them.
-fn add_present(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
-    let (table, columns) = (recent(&USAGE), USAGE.definitions());
+fn add_unwritten_usage(db: &Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
+    let (table, columns) = (recent_table(&USAGE), USAGE.column_definitions());
     let key = USAGE.unique.join(", ");
-    db.execute_batch(&format!("CREATE TEMP TABLE {PRESENT} ({columns}, UNIQUE ({key}))"))?;
-    let marks = vec!["?"; USAGE.columns.len()].join(", ");
-    let sql = format!("INSERT OR IGNORE INTO temp.{PRESENT} ({}) VALUES ({marks})", USAGE.names());
+    db.execute_batch(&format!("CREATE TEMP TABLE {PRESENT_TABLE} ({columns}, UNIQUE ({key}))"))?;
+    let placeholders = vec!["?"; USAGE.columns.len()].join(", ");
+    let sql = format!(
+        "INSERT OR IGNORE INTO temp.{PRESENT_TABLE} ({}) VALUES ({placeholders})",
+        USAGE.column_list()
+    );
     let mut insert = db.prepare(&sql)?;
     for row in rows {
         insert.execute(params_from_iter(row.values()))?;
     }
     let same: Vec<String> =
-        USAGE.unique.iter().map(|name| format!("w.{name} = {PRESENT}.{name}")).collect();
+        USAGE.unique.iter().map(|name| format!("w.{name} = {PRESENT_TABLE}.{name}")).collect();
     let written = format!("SELECT 1 FROM main.{table} w WHERE {}", same.join(" AND "));
     let moved = format!("SELECT max(day) FROM main.archives WHERE what = '{}'", USAGE.name);
     db.execute_batch(&format!(
-        "DELETE FROM temp.{PRESENT} WHERE EXISTS ({written}) OR day <= ({moved})"
+        "DELETE FROM temp.{PRESENT_TABLE} WHERE EXISTS ({written}) OR day <= ({moved})"
     ))
 }
 
 /// The whole of a table: its recent part, and its archives if there are any. Without archives the
 /// view is no union, and SQLite's indices serve it.
-fn view(db: &Connection, table: &'static Table, files: Vec<Archive>) -> rusqlite::Result<String> {
-    let (name, columns, from) = (table.name, table.shown(), recent(table));
+fn create_view_sql(
+    db: &Connection,
+    table: &'static Table,
+    files: Vec<Archive>,
+) -> rusqlite::Result<String> {
+    let (name, columns, from) = (table.name, table.select_list(), recent_table(table));
     let mut sql = format!("CREATE TEMP VIEW {name} AS SELECT {columns} FROM main.{from}");
     if !files.is_empty() {
-        offer(db, Behind { table, archives: Arc::new(files) })?;
+        register(db, TableSource { table, archives: Arc::new(files) })?;
         sql.push_str(&format!(" UNION ALL SELECT {columns} FROM archived_{name}"));
     }
     Ok(sql)
 }
 
-type Denied = Arc<Mutex<Option<String>>>;
+type DeniedAction = Arc<Mutex<Option<String>>>;
 
 /// From here on the connection is in the hands of whoever wrote the statement.
-fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
-    let denied: Denied = Arc::default();
+fn restrict(db: &mut Connection) -> rusqlite::Result<DeniedAction> {
+    let denied: DeniedAction = Arc::default();
     let seen = denied.clone();
-    db.authorizer(Some(move |context: AuthContext<'_>| match refusal(&context.action) {
+    db.authorizer(Some(move |context: AuthContext<'_>| match denied_action(&context.action) {
         None => Authorization::Allow,
-        Some(what) => {
-            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
+        Some(action) => {
+            *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(action);
             Authorization::Deny
         }
     }))?;
@@ -310,13 +326,15 @@ fn guard(db: &mut Connection) -> rusqlite::Result<Denied> {
 }
 
 /// What of a statement is refused, in a person's words.
-fn refusal(action: &AuthAction<'_>) -> Option<String> {
+fn denied_action(action: &AuthAction<'_>) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
         AuthAction::Function { function_name } => {
-            let refused = ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"];
-            let is = refused.iter().any(|name| function_name.eq_ignore_ascii_case(name));
-            is.then(|| format!("the function {function_name}"))
+            let denied_functions =
+                ["load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"];
+            let is_denied =
+                denied_functions.iter().any(|name| function_name.eq_ignore_ascii_case(name));
+            is_denied.then(|| format!("the function {function_name}"))
         }
         AuthAction::Pragma { pragma_name, .. } => Some(format!("PRAGMA {pragma_name}")),
         AuthAction::Attach { .. } | AuthAction::Detach { .. } => Some("ATTACH".into()),
@@ -334,16 +352,17 @@ fn refusal(action: &AuthAction<'_>) -> Option<String> {
 pub(crate) fn fetch(
     statement: &mut Statement<'_>,
     args: &[Value],
-    bounds: Bounds,
+    limits: QueryLimits,
 ) -> rusqlite::Result<(Vec<Vec<Value>>, bool)> {
     let width = statement.column_count();
-    let mut found = statement.query(params_from_iter(args.iter().map(argument)))?;
+    let mut found = statement.query(params_from_iter(args.iter().map(to_sql_value)))?;
     let (mut rows, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
-        let values: Vec<Value> =
-            (0..width).map(|at| row.get_ref(at).map(shown)).collect::<rusqlite::Result<_>>()?;
-        bytes += values.iter().map(size).sum::<usize>();
-        if rows.len() >= bounds.rows || bytes > bounds.bytes {
+        let values: Vec<Value> = (0..width)
+            .map(|at| row.get_ref(at).map(from_sql_value))
+            .collect::<rusqlite::Result<_>>()?;
+        bytes += values.iter().map(value_size).sum::<usize>();
+        if rows.len() >= limits.max_rows || bytes > limits.max_bytes {
             return Ok((rows, true));
         }
         rows.push(values);
@@ -351,7 +370,7 @@ pub(crate) fn fetch(
     Ok((rows, false))
 }
 
-fn argument(value: &Value) -> SqlValue {
+fn to_sql_value(value: &Value) -> SqlValue {
     match value {
         Value::Null => SqlValue::Null,
         Value::Integer(number) => SqlValue::Integer(*number),
@@ -360,7 +379,7 @@ fn argument(value: &Value) -> SqlValue {
     }
 }
 
-fn shown(value: ValueRef<'_>) -> Value {
+fn from_sql_value(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => Value::Integer(number),
@@ -370,34 +389,38 @@ fn shown(value: ValueRef<'_>) -> Value {
     }
 }
 
-fn size(value: &Value) -> usize {
+fn value_size(value: &Value) -> usize {
     match value {
         Value::Text(text) => text.len() + 3,
         Value::Null | Value::Integer(_) | Value::Real(_) => 9,
     }
 }
 
-pub(crate) fn broken(error: Error) -> QueryError {
+pub(crate) fn read_error(error: Error) -> QueryError {
     QueryError::Broken(format!("history cannot be read: {error}"))
 }
 
-fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
-    let refused = denied.lock().unwrap_or_else(PoisonError::into_inner).take();
+fn explain_error(error: Error, sql: &str, denied: &DeniedAction) -> QueryError {
+    let action = denied.lock().unwrap_or_else(PoisonError::into_inner).take();
     let message = match &error {
         Error::SqlInputError { msg, .. } => msg.as_str(),
         Error::SqliteFailure(_, Some(text)) => text.as_str(),
         _ => "",
     };
-    if let Some(refused) = changing(message, sql) {
-        return refused;
+    if let Some(rejection) = denied_change(message, sql) {
+        return rejection;
     }
     match (&error, error.sqlite_error_code()) {
         (_, Some(ErrorCode::AuthorizationForStatementDenied)) => {
-            QueryError::NotAllowed(refused.unwrap_or_else(|| "that".into()))
+            QueryError::NotAllowed(action.unwrap_or_else(|| "that".into()))
         }
         (Error::SqlInputError { msg, offset, .. }, _) => {
             let offset = usize::try_from(*offset).unwrap_or(0);
-            QueryError::Sql(format!("{msg}\n{}{}", pointed(sql, offset), meant_column(msg, sql)))
+            QueryError::Sql(format!(
+                "{msg}\n{}{}",
+                caret_text(sql, offset),
+                suggest_columns(msg, sql)
+            ))
         }
         (Error::MultipleStatement, _) => {
             QueryError::NotAllowed("more than one statement".to_owned())
@@ -405,18 +428,20 @@ fn explained(error: Error, sql: &str, denied: &Denied) -> QueryError {
         (_, Some(ErrorCode::TooBig)) => {
             QueryError::Sql(format!("a value is too big; allowed: {MAX_VALUE} bytes"))
         }
-        (_, Some(code)) if is_ours(code) => broken(error),
-        (Error::SqliteFailure(_, Some(text)), _) if text.starts_with(TROUBLE) => broken(error),
-        (Error::SqliteFailure(_, Some(text)), _) => QueryError::Sql(unplaced(text, sql)),
+        (_, Some(code)) if is_storage_error(code) => read_error(error),
+        (Error::SqliteFailure(_, Some(text)), _) if text.starts_with(ARCHIVE_ERROR_PREFIX) => {
+            read_error(error)
+        }
+        (Error::SqliteFailure(_, Some(text)), _) => QueryError::Sql(locate_table_error(text, sql)),
         (Error::SqliteFailure(code, None), _) => QueryError::Sql(code.to_string()),
         _ => QueryError::Sql(error.to_string()),
     }
 }
 
 /// A statement that compiles and has no answer.
-fn no_question(sql: &str) -> QueryError {
+fn not_a_query(sql: &str) -> QueryError {
     let is_verb = |word: &String| word.starts_with(|first: char| first.is_ascii_alphabetic());
-    match words_of(sql).into_iter().find(is_verb) {
+    match sql_words(sql).into_iter().find(is_verb) {
         Some(first) => QueryError::NotAllowed(first.to_uppercase()),
         None => QueryError::Sql("nothing is asked: a query reads, with one SELECT".into()),
     }
@@ -424,17 +449,17 @@ fn no_question(sql: &str) -> QueryError {
 
 /// The word that changes something, where SQLite refuses it for what a view is before it asks us:
 /// that our tables are views says nothing to whoever asks.
-fn changing(message: &str, sql: &str) -> Option<QueryError> {
+fn denied_change(message: &str, sql: &str) -> Option<QueryError> {
     const WORDS: [&str; 4] = ["insert", "replace", "update", "delete"];
     let is_refused = message.ends_with("because it is a view");
-    let word = words_of(sql).into_iter().find(|word| WORDS.contains(&word.as_str()));
+    let word = sql_words(sql).into_iter().find(|word| WORDS.contains(&word.as_str()));
     let word = is_refused.then_some(word).flatten();
     word.map(|word| QueryError::NotAllowed(word.to_uppercase()))
 }
 
 /// The words of a statement in small letters, comments left out. Errors are worded by them; what a
 /// statement means is SQLite's to say.
-fn words_of(sql: &str) -> Vec<String> {
+fn sql_words(sql: &str) -> Vec<String> {
     let (mut words, mut rest) = (Vec::new(), sql);
     while let Some(first) = rest.chars().next() {
         let until = |end: &str| rest.find(end).map_or(rest.len(), |at| at + end.len());
@@ -456,7 +481,7 @@ fn words_of(sql: &str) -> Vec<String> {
 }
 
 /// Whether the disk or the file is to blame, and not the statement.
-fn is_ours(code: ErrorCode) -> bool {
+fn is_storage_error(code: ErrorCode) -> bool {
     use ErrorCode as C;
     matches!(
         code,
@@ -473,7 +498,7 @@ fn is_ours(code: ErrorCode) -> bool {
 }
 
 /// The line with the mistake, and a caret under it.
-fn pointed(sql: &str, offset: usize) -> String {
+fn caret_text(sql: &str, offset: usize) -> String {
     let mut offset = offset.min(sql.len());
     while !sql.is_char_boundary(offset) {
         offset -= 1;
@@ -483,34 +508,35 @@ fn pointed(sql: &str, offset: usize) -> String {
     // A statement may be one endless line.
     let before: Vec<char> = sql[begin..offset].chars().collect();
     let skipped = before.len().saturating_sub(80);
-    let shown: String = line.chars().skip(skipped).take(120).collect();
-    format!("  {shown}\n  {}^", " ".repeat(before.len() - skipped))
+    let excerpt: String = line.chars().skip(skipped).take(120).collect();
+    format!("  {excerpt}\n  {}^", " ".repeat(before.len() - skipped))
 }
 
 /// SQLite does not say where it read the name of a table that there is not; it is not hard to find.
-fn unplaced(message: &str, sql: &str) -> String {
+fn locate_table_error(message: &str, sql: &str) -> String {
     let Some(name) = message.strip_prefix("no such table: ") else { return message.to_owned() };
-    let names = tables::all().map(|table| table.name);
-    let place = sql.find(name).map(|at| format!("\n{}", pointed(sql, at)));
-    let place = place.unwrap_or_default();
-    let meant = nearest(name, names).map(|name| format!("\ndid you mean {name}?"));
-    format!("{message}{place}{}\ntables: {}", meant.unwrap_or_default(), names.join(", "))
+    let names = tables::all_tables().map(|table| table.name);
+    let caret = sql.find(name).map(|at| format!("\n{}", caret_text(sql, at)));
+    let caret = caret.unwrap_or_default();
+    let suggestion = nearest(name, names).map(|name| format!("\ndid you mean {name}?"));
+    format!("{message}{caret}{}\ntables: {}", suggestion.unwrap_or_default(), names.join(", "))
 }
 
 /// What columns there are for one that there is not, of the tables that the statement names: the
 /// nearest, or all of them where none is near.
-fn meant_column(message: &str, sql: &str) -> String {
-    let Some(wrong) = message.strip_prefix("no such column: ") else { return String::new() };
-    let wrong = wrong.rsplit('.').next().unwrap_or(wrong);
-    let words = words_of(sql);
-    let is_named = |table: &&Table| words.iter().any(|word| word == table.name);
-    let named: Vec<&Table> = tables::all().into_iter().filter(is_named).collect();
+fn suggest_columns(message: &str, sql: &str) -> String {
+    let Some(unknown) = message.strip_prefix("no such column: ") else { return String::new() };
+    let unknown = unknown.rsplit('.').next().unwrap_or(unknown);
+    let lowercase_words = sql_words(sql);
+    let is_named = |table: &&Table| lowercase_words.iter().any(|word| word == table.name);
+    let named: Vec<&Table> = tables::all_tables().into_iter().filter(is_named).collect();
     let columns = named.iter().flat_map(|table| table.columns).map(|column| column.name);
-    if let Some(column) = nearest(wrong, columns) {
+    if let Some(column) = nearest(unknown, columns) {
         return format!("\ndid you mean {column}?");
     }
-    let one = |table: &&Table| format!("\ncolumns of {}: {}", table.name, table.names());
-    named.iter().map(one).collect()
+    let columns_text =
+        |table: &&Table| format!("\ncolumns of {}: {}", table.name, table.column_list());
+    named.iter().map(columns_text).collect()
 }
 
 #[cfg(test)]

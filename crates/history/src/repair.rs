@@ -2,10 +2,10 @@
 //! without them. Events are folded in again as far back as the feed reaches; what is missing is
 //! said by how far history reaches back.
 
-use crate::archive::{FOLDER, bounds};
+use crate::archive::{ARCHIVE_FOLDER, day_bounds};
 use crate::error::HistoryError;
-use crate::pages::{self, NEXT_SUMS, SUMS};
-use crate::store::{FILE, History};
+use crate::page_checksums::{self, CHECKSUM_FILE, NEXT_CHECKSUM_FILE};
+use crate::store::{DATABASE_FILE, History};
 use crate::tables::RAW;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction};
 use std::fs::{self, File};
@@ -15,41 +15,43 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Where damaged files go, beside the database.
-const ASIDE: &str = "damaged";
+const DAMAGED_FOLDER: &str = "damaged";
 
 /// An archive as it stands on the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ArchiveEntry {
     pub file: String,
-    pub what: String,
+    pub table: String,
     pub day: String,
     pub first: i64,
     pub last: i64,
     pub rows: i64,
     pub bytes: i64,
     /// Of the whole file.
-    pub sum: i64,
+    pub checksum: i64,
 }
 
-impl Listed {
+impl ArchiveEntry {
     pub(crate) fn insert(&self, change: &Transaction<'_>) -> rusqlite::Result<()> {
         let sql = "INSERT INTO archives (file, what, day, first, last, rows, bytes, sum)
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
-        let Listed { file, what, day, first, last, rows, bytes, sum } = self;
-        change.execute(sql, (file, what, day, first, last, rows, bytes, sum)).map(drop)
+        let ArchiveEntry { file, table: state, day, first, last, rows, bytes, checksum: sum } =
+            self;
+        change.execute(sql, (file, state, day, first, last, rows, bytes, sum)).map(drop)
     }
 
     /// Whether it describes the file that is there. The list may be of a damaged database.
-    fn is_true(&self, dir: &Path) -> bool {
-        let (from, to) = bounds(&self.day);
-        let name = format!("{}/{}", self.what, self.day);
-        RAW.iter().any(|table| table.name == self.what)
+    fn matches_file(&self, dir: &Path) -> bool {
+        let (from, end) = day_bounds(&self.day);
+        let name = format!("{}/{}", self.table, self.day);
+        RAW.iter().any(|table| table.name == self.table)
             && self.file.starts_with(&name)
             && self.file.ends_with(".parquet")
             && from <= self.first
             && self.first <= self.last
-            && self.last < to
-            && hash_of(&dir.join(FOLDER).join(&self.file)).is_ok_and(|sum| sum == self.sum)
+            && self.last < end
+            && hash_of(&dir.join(ARCHIVE_FOLDER).join(&self.file))
+                .is_ok_and(|sum| sum == self.checksum)
     }
 }
 
@@ -90,16 +92,18 @@ pub(crate) fn is_damage(error: &HistoryError) -> bool {
 
 /// How many files stand in the folder of damaged ones, until somebody has looked at them.
 #[must_use]
-pub fn set_aside_in(dir: &Path) -> usize {
-    fs::read_dir(dir.join(ASIDE)).map_or(0, Iterator::count)
+pub fn damaged_file_count(dir: &Path) -> usize {
+    fs::read_dir(dir.join(DAMAGED_FOLDER)).map_or(0, Iterator::count)
 }
 
 /// Moves the database away; the archives on its list that are as the list says.
-pub(crate) fn set_aside(dir: &Path) -> Result<Vec<Listed>, HistoryError> {
-    let listed = listed(dir);
-    let true_ones = listed.into_iter().filter(|archive| archive.is_true(dir)).collect();
-    let beside = [format!("{FILE}-wal"), format!("{FILE}-shm")];
-    for name in beside.iter().map(String::as_str).chain([SUMS, NEXT_SUMS, FILE]) {
+pub(crate) fn set_aside(dir: &Path) -> Result<Vec<ArchiveEntry>, HistoryError> {
+    let listed = read_archive_list(dir);
+    let true_ones = listed.into_iter().filter(|archive| archive.matches_file(dir)).collect();
+    let beside = [format!("{DATABASE_FILE}-wal"), format!("{DATABASE_FILE}-shm")];
+    for name in
+        beside.iter().map(String::as_str).chain([CHECKSUM_FILE, NEXT_CHECKSUM_FILE, DATABASE_FILE])
+    {
         let path = dir.join(name);
         if path.exists() {
             move_aside(dir, &path)?;
@@ -109,35 +113,35 @@ pub(crate) fn set_aside(dir: &Path) -> Result<Vec<Listed>, HistoryError> {
 }
 
 /// The list of a database that may be damaged: nothing where it cannot be read.
-fn listed(dir: &Path) -> Vec<Listed> {
-    let read = || -> rusqlite::Result<Vec<Listed>> {
+fn read_archive_list(dir: &Path) -> Vec<ArchiveEntry> {
+    let read = || -> rusqlite::Result<Vec<ArchiveEntry>> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(dir.join(FILE), flags)?;
-        all_listed(&db)
+        let db = Connection::open_with_flags(dir.join(DATABASE_FILE), flags)?;
+        all_archive_entries(&db)
     };
     read().unwrap_or_default()
 }
 
-fn all_listed(db: &Connection) -> rusqlite::Result<Vec<Listed>> {
+fn all_archive_entries(db: &Connection) -> rusqlite::Result<Vec<ArchiveEntry>> {
     let sql = "SELECT file, what, day, first, last, rows, bytes, sum FROM archives";
     let mut select = db.prepare(sql)?;
     let rows = select.query_map([], |row| {
-        Ok(Listed {
+        Ok(ArchiveEntry {
             file: row.get(0)?,
-            what: row.get(1)?,
+            table: row.get(1)?,
             day: row.get(2)?,
             first: row.get(3)?,
             last: row.get(4)?,
             rows: row.get(5)?,
             bytes: row.get(6)?,
-            sum: row.get(7)?,
+            checksum: row.get(7)?,
         })
     })?;
     rows.collect()
 }
 
 fn move_aside(dir: &Path, path: &Path) -> Result<(), HistoryError> {
-    let aside = dir.join(ASIDE);
+    let aside = dir.join(DAMAGED_FOLDER);
     make_folder(&aside)?;
     let name = path.file_name().map_or("file".into(), |name| name.to_string_lossy());
     let free = (0..).map(|nth: u32| aside.join(format!("{nth:04}-{name}")));
@@ -148,13 +152,17 @@ fn move_aside(dir: &Path, path: &Path) -> Result<(), HistoryError> {
 
 impl History {
     /// Puts archives on the list of a new database; files that are not among them are set aside.
-    pub(crate) fn list_again(&mut self, archives: &[Listed]) -> Result<(), HistoryError> {
+    pub(crate) fn restore_archive_list(
+        &mut self,
+        archives: &[ArchiveEntry],
+    ) -> Result<(), HistoryError> {
         for table in RAW {
-            let folder = self.dir.join(FOLDER).join(table.name);
+            let folder = self.dir.join(ARCHIVE_FOLDER).join(table.name);
             let Ok(entries) = fs::read_dir(&folder) else { continue };
             for entry in entries {
                 let path = entry.map_err(HistoryError::file(&folder))?.path();
-                let is_listed = |one: &Listed| self.dir.join(FOLDER).join(&one.file) == path;
+                let is_listed =
+                    |one: &ArchiveEntry| self.dir.join(ARCHIVE_FOLDER).join(&one.file) == path;
                 if !archives.iter().any(is_listed) {
                     move_aside(&self.dir, &path)?;
                 }
@@ -175,11 +183,11 @@ impl History {
     /// # Errors
     /// That the database is damaged: it is to be opened again.
     pub fn scrub(&mut self) -> Result<Vec<String>, HistoryError> {
-        pages::verify(&self.dir)?;
-        let mut said = Vec::new();
-        for archive in all_listed(&self.db)? {
-            let path = self.dir.join(FOLDER).join(&archive.file);
-            let marked = named_damaged(&path);
+        page_checksums::verify(&self.dir)?;
+        let mut damage = Vec::new();
+        for archive in all_archive_entries(&self.db)? {
+            let path = self.dir.join(ARCHIVE_FOLDER).join(&archive.file);
+            let marked = damaged_path(&path);
             let found = match hash_of(&path) {
                 Ok(sum) => Some(sum),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -187,12 +195,13 @@ impl History {
                 // a query that needs it fails by itself, and a disk may come to its senses.
                 Err(error) => {
                     let path = path.display();
-                    said.push(format!("{path} cannot be read: {error}: queries that need it fail"));
+                    damage
+                        .push(format!("{path} cannot be read: {error}: queries that need it fail"));
                     continue;
                 }
             };
             match found {
-                Some(sum) if sum == archive.sum => continue,
+                Some(sum) if sum == archive.checksum => continue,
                 Some(sum) if marked.exists() => {
                     let sql = "UPDATE archives SET sum = ?1 WHERE file = ?2";
                     self.db.execute(sql, (sum, &archive.file))?;
@@ -202,17 +211,17 @@ impl History {
                 Some(_) => fs::rename(&path, &marked).map_err(HistoryError::file(&path))?,
                 None => {}
             }
-            let what = if marked.exists() { "is damaged" } else { "is gone" };
-            said.push(format!(
-                "{} {what}: queries that need it are refused until it is there again",
+            let state = if marked.exists() { "is damaged" } else { "is gone" };
+            damage.push(format!(
+                "{} {state}: queries that need it are refused until it is there again",
                 path.display()
             ));
         }
-        Ok(said)
+        Ok(damage)
     }
 }
 
 /// What a damaged archive is called.
-pub(crate) fn named_damaged(path: &Path) -> PathBuf {
+pub(crate) fn damaged_path(path: &Path) -> PathBuf {
     path.with_extension("parquet.damaged")
 }

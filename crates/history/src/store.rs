@@ -10,12 +10,12 @@
 
 use crate::day::day_of;
 use crate::error::HistoryError;
-use crate::fold::{self, Fact, Machines, whole};
-use crate::pages;
+use crate::event_rows::{self, FeedEvent, MachineNames, to_sql_integer};
+use crate::page_checksums;
 use crate::repair;
-use crate::share;
-use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent};
+use crate::tables::{RAW, ROLLUPS, TASK_EVENTS, USAGE, recent_table};
 use crate::usage::UsageRow;
+use crate::usage_exchange;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::{Span, Time};
 use rusqlite::config::DbConfig;
@@ -26,49 +26,49 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Version of the schema, in the file's `user_version`.
-const FORMAT: i64 = 1;
-pub(crate) const FILE: &str = "recent.sqlite";
+const SCHEMA_VERSION: i64 = 1;
+pub(crate) const DATABASE_FILE: &str = "recent.sqlite";
 /// Memory for pages: a batch of events touches as many pages of the indices as it has rows, and
 /// what does not stay in memory is written and read again within one transaction.
 const CACHE_KIB: i32 = 64 << 10;
 /// As much may wait to be taken over into the database, as SQLite has it by itself.
-const TAKE_OVER: u64 = 4 << 20;
+const CHECKPOINT_BYTES: u64 = 4 << 20;
 /// Readers never block the writer in WAL mode; this is for a second process that opens the file.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How much is kept, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RetentionConfig {
     /// Days older than this leave SQLite for Parquet files.
     pub recent: Span,
     /// Days older than this are forgotten ...
     pub keep: Span,
     /// ... and the oldest ones when all of it takes more than this.
-    pub bytes: u64,
+    pub max_bytes: u64,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
+impl Default for RetentionConfig {
+    fn default() -> RetentionConfig {
         let days = |days: u64| Span(days * crate::day::MILLIS);
-        Settings { recent: days(28), keep: days(400), bytes: 8 << 30 }
+        RetentionConfig { recent: days(28), keep: days(400), max_bytes: 8 << 30 }
     }
 }
 
 /// Everything up to this event of the feed is in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct FeedPosition {
     pub index: u64,
     pub position: u32,
 }
 
-impl Place {
-    pub const START: Place = Place { index: 0, position: u32::MAX };
+impl FeedPosition {
+    pub const START: FeedPosition = FeedPosition { index: 0, position: u32::MAX };
 }
 
 /// A stretch of the feed to be folded in.
 #[derive(Clone, Copy, Debug)]
-pub struct Stretch<'a> {
-    pub facts: &'a [Fact],
+pub struct FeedSlice<'a> {
+    pub events: &'a [FeedEvent],
     /// Events between the cursor and the first of these are lost.
     pub gap: bool,
 }
@@ -77,11 +77,11 @@ pub struct Stretch<'a> {
 pub struct History {
     pub(crate) db: Connection,
     pub(crate) dir: PathBuf,
-    pub(crate) settings: Settings,
-    place: Place,
-    era: u64,
-    machines: Machines,
-    repaired: Option<String>,
+    pub(crate) settings: RetentionConfig,
+    position: FeedPosition,
+    log_epoch: u64,
+    machines: MachineNames,
+    take_repair_note: Option<String>,
 }
 
 impl History {
@@ -90,71 +90,79 @@ impl History {
     ///
     /// # Errors
     /// When it cannot be read or written, or a newer build wrote it.
-    pub fn open(dir: &Path, settings: Settings) -> Result<History, HistoryError> {
+    pub fn open(dir: &Path, settings: RetentionConfig) -> Result<History, HistoryError> {
         repair::make_folder(dir)?;
-        let damage = match History::open_sound(dir, settings) {
+        let damage = match History::open_undamaged(dir, settings) {
             Err(error) if repair::is_damage(&error) => error.to_string(),
             opened => return opened,
         };
         let archives = repair::set_aside(dir)?;
-        let mut history = History::open_sound(dir, settings)?;
-        history.list_again(&archives)?;
-        history.forget_strays()?;
-        history.repaired = Some(damage);
+        let mut history = History::open_undamaged(dir, settings)?;
+        history.restore_archive_list(&archives)?;
+        history.delete_strays()?;
+        history.take_repair_note = Some(damage);
         Ok(history)
     }
 
-    fn open_sound(dir: &Path, settings: Settings) -> Result<History, HistoryError> {
-        let file = dir.join(FILE);
+    fn open_undamaged(dir: &Path, settings: RetentionConfig) -> Result<History, HistoryError> {
+        let file = dir.join(DATABASE_FILE);
         repair::make_file(&file)?;
-        let is_new = pages::size(dir) == 0;
+        let is_new = page_checksums::database_size(dir) == 0;
         let mut db = Connection::open(&file)?;
-        db.busy_timeout(PATIENCE)?;
+        db.busy_timeout(BUSY_TIMEOUT)?;
         // Before the first table: space of days that left is given back to the disk.
         db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
         db.pragma_update(None, "journal_mode", "WAL")?;
         db.pragma_update(None, "synchronous", "NORMAL")?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
-        // What is taken over into the database is taken down page by page: see `pages`.
+        // What is taken over into the database is taken down page by page: see `page_checksums`.
         db.pragma_update(None, "wal_autocheckpoint", 0)?;
         db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let found: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if found > FORMAT {
-            return Err(HistoryError::Newer { path: file, found, known: FORMAT });
+        if found > SCHEMA_VERSION {
+            return Err(HistoryError::Newer { path: file, found, known: SCHEMA_VERSION });
         }
-        pages::verify(dir)?;
+        page_checksums::verify(dir)?;
         let change = db.transaction()?;
         change.execute_batch(&schema())?;
         change.commit()?;
-        pages::checkpoint(&db, dir)?;
-        let (era, place) = saved_place(&db)?;
-        let machines = saved_machines(&db)?;
+        page_checksums::checkpoint(&db, dir)?;
+        let (log_epoch, position) = read_position(&db)?;
+        let machines = read_machine_names(&db)?;
         let (dir, repaired) = (dir.to_owned(), None);
-        let mut history = History { db, dir, settings, place, era, machines, repaired };
+        let mut history = History {
+            db,
+            dir,
+            settings,
+            position,
+            log_epoch,
+            machines,
+            take_repair_note: repaired,
+        };
         // Archives beside a database that is new are carried over, or set aside by hand.
         if !is_new {
-            history.forget_strays()?;
+            history.delete_strays()?;
         }
         Ok(history)
     }
 
     /// What was wrong with the database that this one was begun for, once.
-    pub fn repaired(&mut self) -> Option<String> {
-        self.repaired.take()
+    pub fn take_repair_note(&mut self) -> Option<String> {
+        self.take_repair_note.take()
     }
 
     /// Takes what waits over into the database when it is much.
-    pub(crate) fn take_over(&self) -> Result<(), HistoryError> {
-        match pages::waiting(&self.dir) >= TAKE_OVER {
-            true => pages::checkpoint(&self.db, &self.dir),
+    pub(crate) fn checkpoint_if_large(&self) -> Result<(), HistoryError> {
+        match page_checksums::wal_size(&self.dir) >= CHECKPOINT_BYTES {
+            true => page_checksums::checkpoint(&self.db, &self.dir),
             false => Ok(()),
         }
     }
 
     /// Where to go on reading the feed.
     #[must_use]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn position(&self) -> FeedPosition {
+        self.position
     }
 
     /// The log that the feed is of. A restored cell begins a new one, whose indices count from the
@@ -162,14 +170,14 @@ impl History {
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn enter(&mut self, era: u64) -> Result<(), HistoryError> {
-        if self.era == era {
+    pub fn enter_log(&mut self, log_epoch: u64) -> Result<(), HistoryError> {
+        if self.log_epoch == log_epoch {
             return Ok(());
         }
         let change = self.db.transaction()?;
-        save(&change, era, Place::START)?;
+        save_position(&change, log_epoch, FeedPosition::START)?;
         change.commit()?;
-        (self.era, self.place) = (era, Place::START);
+        (self.log_epoch, self.position) = (log_epoch, FeedPosition::START);
         Ok(())
     }
 
@@ -178,25 +186,27 @@ impl History {
     ///
     /// # Errors
     /// When the database refuses; then nothing of the stretch is in it.
-    pub fn take(
+    pub fn ingest(
         &mut self,
-        stretch: Stretch<'_>,
+        stretch: FeedSlice<'_>,
         name: &dyn Fn(MachineId) -> Option<String>,
     ) -> Result<(), HistoryError> {
-        let place = self.place;
-        let new = |fact: &&Fact| (fact.index, fact.position) > (place.index, place.position);
-        let facts: Vec<&Fact> = stretch.facts.iter().filter(new).collect();
-        let (Some(first), Some(last)) = (facts.first(), facts.last()) else { return Ok(()) };
-        let place = Place { index: last.index, position: last.position };
+        let position = self.position;
+        let new = |event: &&FeedEvent| {
+            (event.index, event.position) > (position.index, position.position)
+        };
+        let events: Vec<&FeedEvent> = stretch.events.iter().filter(new).collect();
+        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
+        let position = FeedPosition { index: last.index, position: last.position };
         let change = self.db.transaction()?;
-        if stretch.gap || self.place == Place::START {
-            reach(&change, "events", first.event.at)?;
+        if stretch.gap || self.position == FeedPosition::START {
+            raise_complete_since(&change, "events", first.event.at)?;
         }
-        let learned = match write(&change, &facts, &mut self.machines, name) {
+        let learned = match write_rows(&change, &events, &mut self.machines, name) {
             Ok(learned) => learned,
             Err(error) => {
                 drop(change);
-                self.machines = saved_machines(&self.db)?;
+                self.machines = read_machine_names(&self.db)?;
                 return Err(error);
             }
         };
@@ -204,34 +214,34 @@ impl History {
             let sql = "INSERT OR REPLACE INTO machine_names (id, name) VALUES (?1, ?2)";
             change.execute(sql, (id.0, known))?;
         }
-        save(&change, self.era, place)?;
+        save_position(&change, self.log_epoch, position)?;
         change.commit()?;
-        self.place = place;
-        self.take_over()
+        self.position = position;
+        self.checkpoint_if_large()
     }
 
     /// Adds what tasks used, as agents told this replica. A window that is here is passed over.
     ///
     /// # Errors
     /// When the database refuses; then none of the rows is in it.
-    pub fn take_usage(&mut self, rows: &[UsageRow]) -> Result<(), HistoryError> {
+    pub fn ingest_usage(&mut self, rows: &[UsageRow]) -> Result<(), HistoryError> {
         let Some(more) = i64::try_from(rows.len()).ok().filter(|count| *count > 0) else {
             return Ok(());
         };
         let change = self.db.transaction()?;
-        let first = share::next_own(&change)?;
+        let first = usage_exchange::next_own_row(&change)?;
         add_usage(&change, rows, Some(first))?;
-        share::note_own(&change, first, first + more - 1)?;
+        usage_exchange::record_own_rows(&change, first, first + more - 1)?;
         change.commit()?;
-        self.take_over()
+        self.checkpoint_if_large()
     }
 
     /// Everything since is here: the time of events, and of usage.
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn reaches_back_to(&self, what: &str) -> Result<Option<Time>, HistoryError> {
-        Ok(since(&self.db, what)?)
+    pub fn complete_since(&self, kind: &str) -> Result<Option<Time>, HistoryError> {
+        Ok(read_complete_since(&self.db, kind)?)
     }
 }
 
@@ -244,15 +254,15 @@ pub(crate) fn add_usage(
     let Some(oldest) = rows.iter().map(|row| row.time).min() else { return Ok(()) };
     let known = "SELECT 1 FROM reach WHERE what = 'usage'";
     if change.query_row(known, [], |_| Ok(())).optional()?.is_none() {
-        reach(change, "usage", oldest)?;
+        raise_complete_since(change, "usage", oldest)?;
     }
-    let marks = vec!["?"; USAGE.columns.len() + 1].join(", ");
-    let (table, names) = (recent(&USAGE), USAGE.names());
-    let sql = format!("INSERT OR IGNORE INTO {table} (rowid, {names}) VALUES ({marks})");
+    let placeholders = vec!["?"; USAGE.columns.len() + 1].join(", ");
+    let (table, names) = (recent_table(&USAGE), USAGE.column_list());
+    let sql = format!("INSERT OR IGNORE INTO {table} (rowid, {names}) VALUES ({placeholders})");
     let mut insert = change.prepare(&sql)?;
     let mut sums: BTreeMap<(String, &str, &str), [i64; 7]> = BTreeMap::new();
-    for (nth, row) in (0..).zip(rows) {
-        let number = first.map_or(Value::Null, |first| Value::Integer(first + nth));
+    for (offset, row) in (0..).zip(rows) {
+        let number = first.map_or(Value::Null, |first| Value::Integer(first + offset));
         if insert.execute(params_from_iter(std::iter::once(number).chain(row.values())))? == 0 {
             continue;
         }
@@ -261,7 +271,7 @@ pub(crate) fn add_usage(
         let more = row.sums();
         sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
     }
-    let mut add = change.prepare(&add_up(1))?;
+    let mut add = change.prepare(&upsert_sum_sql(1))?;
     for ((day, user, band), sum) in sums {
         let key = [day, user.to_owned(), band.to_owned()].map(Value::Text);
         add.execute(params_from_iter(key.into_iter().chain(sum.map(Value::Integer))))?;
@@ -269,65 +279,70 @@ pub(crate) fn add_usage(
     Ok(())
 }
 
-pub(crate) fn since(db: &Connection, what: &str) -> rusqlite::Result<Option<Time>> {
+pub(crate) fn read_complete_since(db: &Connection, kind: &str) -> rusqlite::Result<Option<Time>> {
     let sql = "SELECT since FROM reach WHERE what = ?1";
-    let found = db.query_row(sql, [what], |row| row.get::<_, i64>(0)).optional()?;
+    let found = db.query_row(sql, [kind], |row| row.get::<_, i64>(0)).optional()?;
     Ok(found.map(|millis| Time(u64::try_from(millis).unwrap_or(0))))
 }
 
 /// From now on history reaches back no further than this.
-pub(crate) fn reach(change: &Transaction<'_>, what: &str, at: Time) -> rusqlite::Result<()> {
+pub(crate) fn raise_complete_since(
+    change: &Transaction<'_>,
+    kind: &str,
+    at: Time,
+) -> rusqlite::Result<()> {
     let sql = "INSERT INTO reach (what, since) VALUES (?1, ?2)
                ON CONFLICT (what) DO UPDATE SET since = max(since, excluded.since)";
-    change.execute(sql, (what, whole(at.0)))?;
+    change.execute(sql, (kind, to_sql_integer(at.0)))?;
     Ok(())
 }
 
 /// Rows, sums; returns the names of machines that were learned on the way.
-fn write(
+fn write_rows(
     change: &Transaction<'_>,
-    facts: &[&Fact],
-    machines: &mut Machines,
+    events: &[&FeedEvent],
+    machines: &mut MachineNames,
     name: &dyn Fn(MachineId) -> Option<String>,
 ) -> Result<BTreeMap<MachineId, String>, HistoryError> {
     let mut inserts = BTreeMap::new();
     for table in RAW {
-        inserts.insert(table.name, change.prepare(&table.insert())?);
+        inserts.insert(table.name, change.prepare(&table.insert_sql())?);
     }
-    let user = TASK_EVENTS.position("user").unwrap_or(0);
-    let event = TASK_EVENTS.position("event").unwrap_or(0);
+    let user = TASK_EVENTS.column_position("user").unwrap_or(0);
+    let event = TASK_EVENTS.column_position("event").unwrap_or(0);
     let mut learned = BTreeMap::new();
     let mut counts: BTreeMap<[String; 3], i64> = BTreeMap::new();
-    for fact in facts {
-        if let Some((id, known)) = fold::learn(fact)
+    for feed_event in events {
+        if let Some((id, known)) = event_rows::machine_name(feed_event)
             && machines.get(&id).is_none_or(|name| name != known)
         {
             machines.insert(id, known.to_owned());
             learned.insert(id, known.to_owned());
         }
-        if let Some(id) = fold::mentions(&fact.event).filter(|id| !machines.contains_key(id))
+        if let Some(id) =
+            event_rows::mentioned_machine(&feed_event.event).filter(|id| !machines.contains_key(id))
             && let Some(known) = name(id)
         {
             machines.insert(id, known.clone());
             learned.insert(id, known);
         }
-        let row = fold::row(fact, machines);
+        let row = event_rows::to_row(feed_event, machines);
         if row.table.name == TASK_EVENTS.name {
-            let key = [1, user, event].map(|at| text(&row.values[at]));
+            let key = [1, user, event].map(|at| text_of(&row.values[at]));
             *counts.entry(key).or_default() += 1;
         }
         if let Some(insert) = inserts.get_mut(row.table.name) {
             insert.execute(params_from_iter(row.values))?;
         }
     }
-    let mut add = change.prepare(&add_up(0))?;
+    let mut add = change.prepare(&upsert_sum_sql(0))?;
     for ([day, user, event], count) in counts {
         add.execute((day, user, event, count))?;
     }
     Ok(learned)
 }
 
-fn text(value: &Value) -> String {
+fn text_of(value: &Value) -> String {
     match value {
         Value::Text(text) => text.clone(),
         _ => String::new(),
@@ -335,27 +350,27 @@ fn text(value: &Value) -> String {
 }
 
 /// Adds to a row of a rollup, making it if need be.
-fn add_up(rollup: usize) -> String {
+fn upsert_sum_sql(rollup: usize) -> String {
     let (table, keys) = ROLLUPS[rollup];
-    let marks = vec!["?"; table.columns.len()].join(", ");
+    let placeholders = vec!["?"; table.columns.len()].join(", ");
     let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
     let sums = table.columns[keys..].iter().map(|column| column.name);
     let sums: Vec<String> = sums.map(|name| format!("{name} = {name} + excluded.{name}")).collect();
     format!(
-        "INSERT INTO {} ({}) VALUES ({marks}) ON CONFLICT ({}) DO UPDATE SET {}",
-        recent(table),
-        table.names(),
+        "INSERT INTO {} ({}) VALUES ({placeholders}) ON CONFLICT ({}) DO UPDATE SET {}",
+        recent_table(table),
+        table.column_list(),
         key.join(", "),
         sums.join(", ")
     )
 }
 
 fn schema() -> String {
-    let mut sql = RAW.map(crate::tables::Table::create).concat();
+    let mut sql = RAW.map(crate::tables::Table::create_sql).concat();
     for (table, keys) in ROLLUPS {
-        let name = recent(table);
+        let name = recent_table(table);
         let key: Vec<&str> = table.columns[..keys].iter().map(|column| column.name).collect();
-        let columns = table.definitions();
+        let columns = table.column_definitions();
         sql.push_str(&format!(
             "CREATE TABLE IF NOT EXISTS {name} ({columns}, PRIMARY KEY ({})) WITHOUT ROWID;\n",
             key.join(", ")
@@ -372,27 +387,34 @@ fn schema() -> String {
              first INTEGER NOT NULL, last INTEGER NOT NULL,
              rows INTEGER NOT NULL, bytes INTEGER NOT NULL, sum INTEGER NOT NULL);\n",
     );
-    sql.push_str(share::SCHEMA);
-    sql.push_str(&format!("PRAGMA user_version = {FORMAT};\n"));
+    sql.push_str(usage_exchange::SCHEMA);
+    sql.push_str(&format!("PRAGMA user_version = {SCHEMA_VERSION};\n"));
     sql
 }
 
-fn save(change: &Transaction<'_>, era: u64, place: Place) -> rusqlite::Result<()> {
+fn save_position(
+    change: &Transaction<'_>,
+    log_epoch: u64,
+    position: FeedPosition,
+) -> rusqlite::Result<()> {
     let sql = "INSERT OR REPLACE INTO place (one, era, log_index, position) VALUES (1, ?1, ?2, ?3)";
-    change.execute(sql, (whole(era), whole(place.index), place.position))?;
+    change.execute(
+        sql,
+        (to_sql_integer(log_epoch), to_sql_integer(position.index), position.position),
+    )?;
     Ok(())
 }
 
-fn saved_place(db: &Connection) -> rusqlite::Result<(u64, Place)> {
+fn read_position(db: &Connection) -> rusqlite::Result<(u64, FeedPosition)> {
     let number = |number: i64| u64::try_from(number).unwrap_or(0);
     let found = db.query_row("SELECT era, log_index, position FROM place", [], |row| {
-        let place = Place { index: number(row.get(1)?), position: row.get(2)? };
-        Ok((number(row.get(0)?), place))
+        let position = FeedPosition { index: number(row.get(1)?), position: row.get(2)? };
+        Ok((number(row.get(0)?), position))
     });
-    Ok(found.optional()?.unwrap_or((0, Place::START)))
+    Ok(found.optional()?.unwrap_or((0, FeedPosition::START)))
 }
 
-fn saved_machines(db: &Connection) -> rusqlite::Result<Machines> {
+fn read_machine_names(db: &Connection) -> rusqlite::Result<MachineNames> {
     let mut select = db.prepare("SELECT id, name FROM machine_names")?;
     let rows = select.query_map([], |row| Ok((MachineId(row.get(0)?), row.get(1)?)))?;
     rows.collect()

@@ -30,13 +30,13 @@ pub struct Column {
     pub name: &'static str,
     pub kind: Kind,
     pub required: bool,
-    pub about: &'static str,
+    pub description: &'static str,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
     pub name: &'static str,
-    pub about: &'static str,
+    pub description: &'static str,
     pub columns: &'static [Column],
     /// Columns that are looked for together: each is an index of the recent part.
     pub indices: &'static [&'static [&'static str]],
@@ -45,31 +45,35 @@ pub struct Table {
     pub unique: &'static [&'static str],
 }
 
-const fn must(name: &'static str, kind: Kind, about: &'static str) -> Column {
-    Column { name, kind, required: true, about }
+const fn required_column(name: &'static str, kind: Kind, about: &'static str) -> Column {
+    Column { name, kind, required: true, description: about }
 }
 
-const fn may(name: &'static str, kind: Kind, about: &'static str) -> Column {
-    Column { name, kind, required: false, about }
+const fn optional_column(name: &'static str, kind: Kind, about: &'static str) -> Column {
+    Column { name, kind, required: false, description: about }
 }
 
-const TIME: Column = must("time", Kind::Time, "When, in milliseconds since 1970 UTC.");
-const DAY: Column = must("day", Kind::Text, "The day of `time`, UTC, as 2026-11-15.");
-const LOG_INDEX: Column = must("log_index", Kind::Integer, "Entry of the log that did it.");
-const POSITION: Column = must("position", Kind::Integer, "Place among the events of the entry.");
-const USER: Column = must("user", Kind::Text, "Owner of the job.");
-const JOB: Column = must("job", Kind::Text, "Name of the job.");
-const EVENT: Column = must("event", Kind::Text, "What happened, as one word.");
-const REASON: Column = must("reason", Kind::Text, "Code of the reason.");
-const DETAIL: Column = may("detail", Kind::Text, "What the words do not say: a version, a count.");
-const ACTOR: Column = must("actor", Kind::Text, "Who acted: user:ann, agent:n1, controller:drain.");
-const TASK_INDEX: Column = must("task_index", Kind::Integer, "Which task of the job.");
-const ATTEMPT: Column = must("attempt", Kind::Integer, "Which run of the task, from 1.");
-const BAND: Column = must("band", Kind::Text, "Priority band of the job.");
+const TIME: Column = required_column("time", Kind::Time, "When, in milliseconds since 1970 UTC.");
+const DAY: Column = required_column("day", Kind::Text, "The day of `time`, UTC, as 2026-11-15.");
+const LOG_INDEX: Column =
+    required_column("log_index", Kind::Integer, "Entry of the log that did it.");
+const POSITION: Column =
+    required_column("position", Kind::Integer, "Place among the events of the entry.");
+const USER: Column = required_column("user", Kind::Text, "Owner of the job.");
+const JOB: Column = required_column("job", Kind::Text, "Name of the job.");
+const EVENT: Column = required_column("event", Kind::Text, "What happened, as one word.");
+const REASON: Column = required_column("reason", Kind::Text, "Code of the reason.");
+const DETAIL: Column =
+    optional_column("detail", Kind::Text, "What the words do not say: a version, a count.");
+const ACTOR: Column =
+    required_column("actor", Kind::Text, "Who acted: user:ann, agent:n1, controller:drain.");
+const TASK_INDEX: Column = required_column("task_index", Kind::Integer, "Which task of the job.");
+const ATTEMPT: Column = required_column("attempt", Kind::Integer, "Which run of the task, from 1.");
+const BAND: Column = required_column("band", Kind::Text, "Priority band of the job.");
 
 pub const TASK_EVENTS: Table = Table {
     name: "task_events",
-    about: "Every change of a task.",
+    description: "Every change of a task.",
     columns: &[
         TIME,
         DAY,
@@ -80,10 +84,14 @@ pub const TASK_EVENTS: Table = Table {
         TASK_INDEX,
         ATTEMPT,
         EVENT,
-        may("machine", Kind::Text, "Machine it happened on."),
+        optional_column("machine", Kind::Text, "Machine it happened on."),
         REASON,
-        may("exit_class", Kind::Text, "How the run ended: code, signal, out-of-memory ..."),
-        may("exit_code", Kind::Integer, "Exit code or number of the signal."),
+        optional_column(
+            "exit_class",
+            Kind::Text,
+            "How the run ended: code, signal, out-of-memory ...",
+        ),
+        optional_column("exit_code", Kind::Integer, "Exit code or number of the signal."),
         DETAIL,
         ACTOR,
     ],
@@ -93,7 +101,7 @@ pub const TASK_EVENTS: Table = Table {
 
 pub const JOB_EVENTS: Table = Table {
     name: "job_events",
-    about: "Every change of a job, refused submissions included.",
+    description: "Every change of a job, refused submissions included.",
     columns: &[TIME, DAY, LOG_INDEX, POSITION, USER, JOB, EVENT, REASON, DETAIL, ACTOR],
     indices: &[&["user", "job"]],
     unique: &[],
@@ -101,13 +109,13 @@ pub const JOB_EVENTS: Table = Table {
 
 pub const MACHINE_EVENTS: Table = Table {
     name: "machine_events",
-    about: "Every change of a machine.",
+    description: "Every change of a machine.",
     columns: &[
         TIME,
         DAY,
         LOG_INDEX,
         POSITION,
-        must("machine", Kind::Text, "Name of the machine."),
+        required_column("machine", Kind::Text, "Name of the machine."),
         EVENT,
         REASON,
         DETAIL,
@@ -119,16 +127,16 @@ pub const MACHINE_EVENTS: Table = Table {
 
 pub const OTHER_EVENTS: Table = Table {
     name: "other_events",
-    about: "Changes of users, resources, periodic jobs, tokens, packages and the cell itself.",
+    description: "Changes of users, resources, periodic jobs, tokens, packages and the cell itself.",
     columns: &[
         TIME,
         DAY,
         LOG_INDEX,
         POSITION,
-        must("kind", Kind::Text, "user, resource, cron, token, package or cell."),
-        must("object", Kind::Text, "Name of what it happened to."),
+        required_column("kind", Kind::Text, "user, resource, cron, token, package or cell."),
+        required_column("object", Kind::Text, "Name of what it happened to."),
         EVENT,
-        may("machine", Kind::Text, "Machine a resource is on."),
+        optional_column("machine", Kind::Text, "Machine a resource is on."),
         REASON,
         DETAIL,
         ACTOR,
@@ -139,28 +147,40 @@ pub const OTHER_EVENTS: Table = Table {
 
 pub const USAGE: Table = Table {
     name: "usage",
-    about: "What each task used, in windows of at most five minutes.",
+    description: "What each task used, in windows of at most five minutes.",
     columns: &[
         TIME,
         DAY,
-        must("millis", Kind::Integer, "Length of the window that was measured."),
+        required_column("millis", Kind::Integer, "Length of the window that was measured."),
         USER,
         JOB,
         TASK_INDEX,
         ATTEMPT,
-        must("machine", Kind::Text, "Machine it ran on."),
+        required_column("machine", Kind::Text, "Machine it ran on."),
         BAND,
-        must("samples", Kind::Integer, "Measurements in the window."),
-        must("cpu_avg", Kind::Integer, "Milli-cores used on average."),
-        must("cpu_max", Kind::Integer, "Milli-cores used at most in one measurement."),
-        must("ram_avg", Kind::Integer, "Bytes of memory on average."),
-        must("ram_max", Kind::Integer, "Bytes of memory at most."),
-        must("disk_max", Kind::Integer, "Bytes of disk at most."),
-        must("disk_rate_avg", Kind::Integer, "Bytes a second of disk access on average."),
-        must("cpu_reserved", Kind::Integer, "Milli-cores reserved at the end of the window."),
-        must("ram_reserved", Kind::Integer, "Bytes of memory reserved at the end of the window."),
-        must("cpu_limit", Kind::Integer, "Milli-cores the job asked for."),
-        must("ram_limit", Kind::Integer, "Bytes of memory the job asked for."),
+        required_column("samples", Kind::Integer, "Measurements in the window."),
+        required_column("cpu_avg", Kind::Integer, "Milli-cores used on average."),
+        required_column("cpu_max", Kind::Integer, "Milli-cores used at most in one measurement."),
+        required_column("ram_avg", Kind::Integer, "Bytes of memory on average."),
+        required_column("ram_max", Kind::Integer, "Bytes of memory at most."),
+        required_column("disk_max", Kind::Integer, "Bytes of disk at most."),
+        required_column(
+            "disk_rate_avg",
+            Kind::Integer,
+            "Bytes a second of disk access on average.",
+        ),
+        required_column(
+            "cpu_reserved",
+            Kind::Integer,
+            "Milli-cores reserved at the end of the window.",
+        ),
+        required_column(
+            "ram_reserved",
+            Kind::Integer,
+            "Bytes of memory reserved at the end of the window.",
+        ),
+        required_column("cpu_limit", Kind::Integer, "Milli-cores the job asked for."),
+        required_column("ram_limit", Kind::Integer, "Bytes of memory the job asked for."),
     ],
     indices: &[&["user", "job"], &["day"]],
     unique: &["time", "user", "job", "task_index", "attempt", "machine"],
@@ -171,26 +191,26 @@ pub const RAW: [&Table; 5] = [&TASK_EVENTS, &JOB_EVENTS, &MACHINE_EVENTS, &OTHER
 
 pub const TASK_EVENTS_DAILY: Table = Table {
     name: "task_events_daily",
-    about: "How many events of each kind the tasks of a user had on a day.",
-    columns: &[DAY, USER, EVENT, must("count", Kind::Integer, "How many.")],
+    description: "How many events of each kind the tasks of a user had on a day.",
+    columns: &[DAY, USER, EVENT, required_column("count", Kind::Integer, "How many.")],
     indices: &[],
     unique: &[],
 };
 
 pub const USAGE_DAILY: Table = Table {
     name: "usage_daily",
-    about: "What a user's tasks used, reserved and asked for on a day, per band.",
+    description: "What a user's tasks used, reserved and asked for on a day, per band.",
     columns: &[
         DAY,
         USER,
         BAND,
-        must("task_seconds", Kind::Integer, "Time measured, over all tasks."),
-        must("cpu_used", Kind::Integer, "Milli-core seconds used."),
-        must("cpu_reserved", Kind::Integer, "Milli-core seconds reserved."),
-        must("cpu_limit", Kind::Integer, "Milli-core seconds asked for."),
-        must("ram_used", Kind::Integer, "MiB seconds of memory used."),
-        must("ram_reserved", Kind::Integer, "MiB seconds of memory reserved."),
-        must("ram_limit", Kind::Integer, "MiB seconds of memory asked for."),
+        required_column("task_seconds", Kind::Integer, "Time measured, over all tasks."),
+        required_column("cpu_used", Kind::Integer, "Milli-core seconds used."),
+        required_column("cpu_reserved", Kind::Integer, "Milli-core seconds reserved."),
+        required_column("cpu_limit", Kind::Integer, "Milli-core seconds asked for."),
+        required_column("ram_used", Kind::Integer, "MiB seconds of memory used."),
+        required_column("ram_reserved", Kind::Integer, "MiB seconds of memory reserved."),
+        required_column("ram_limit", Kind::Integer, "MiB seconds of memory asked for."),
     ],
     indices: &[],
     unique: &[],
@@ -201,25 +221,25 @@ pub const ROLLUPS: [(&Table, usize); 2] = [(&TASK_EVENTS_DAILY, 3), (&USAGE_DAIL
 
 pub const EVENTS: Table = Table {
     name: "events",
-    about: "All events in one shape; in order: `order by time, log_index, position`.",
+    description: "All events in one shape; in order: `order by time, log_index, position`.",
     columns: &[
         TIME,
         DAY,
         LOG_INDEX,
         POSITION,
-        must(
+        required_column(
             "kind",
             Kind::Text,
             "task, job, machine, user, resource, cron, token, package or cell.",
         ),
-        must("object", Kind::Text, "user/job/index, user/job, or a name."),
-        may("user", Kind::Text, "Owner of the job, for tasks and jobs."),
-        may("job", Kind::Text, "Name of the job, for tasks and jobs."),
+        required_column("object", Kind::Text, "user/job/index, user/job, or a name."),
+        optional_column("user", Kind::Text, "Owner of the job, for tasks and jobs."),
+        optional_column("job", Kind::Text, "Name of the job, for tasks and jobs."),
         EVENT,
-        may("machine", Kind::Text, "Machine it happened on or to."),
+        optional_column("machine", Kind::Text, "Machine it happened on or to."),
         REASON,
-        may("exit_class", Kind::Text, "How the run ended."),
-        may("exit_code", Kind::Integer, "Exit code or number of the signal."),
+        optional_column("exit_class", Kind::Text, "How the run ended."),
+        optional_column("exit_code", Kind::Integer, "Exit code or number of the signal."),
         DETAIL,
         ACTOR,
     ],
@@ -229,50 +249,51 @@ pub const EVENTS: Table = Table {
 
 /// Everything a query can name.
 #[must_use]
-pub fn all() -> [&'static Table; 8] {
+pub fn all_tables() -> [&'static Table; 8] {
     let [tasks, jobs, machines, others, usage] = RAW;
     [&EVENTS, tasks, jobs, machines, others, usage, ROLLUPS[0].0, ROLLUPS[1].0]
 }
 
 /// Where SQLite keeps the recent part of a table; queries name the table itself.
 #[must_use]
-pub fn recent(table: &Table) -> String {
+pub fn recent_table(table: &Table) -> String {
     format!("recent_{}", table.name)
 }
 
 impl Table {
     /// `a, b, c`.
     #[must_use]
-    pub fn names(&self) -> String {
+    pub fn column_list(&self) -> String {
         self.columns.iter().map(|column| column.name).collect::<Vec<_>>().join(", ")
     }
 
     /// The same of a stored table as queries see it: what was written before packages were called
     /// packages has another word for them, here and in archives.
     #[must_use]
-    pub fn shown(&self) -> String {
-        let one = |column: &Column| match column.name {
+    pub fn select_list(&self) -> String {
+        let column_sql = |column: &Column| match column.name {
             "kind" => "CASE kind WHEN 'blob' THEN 'package' ELSE kind END AS kind",
             name => name,
         };
-        self.columns.iter().map(one).collect::<Vec<_>>().join(", ")
+        self.columns.iter().map(column_sql).collect::<Vec<_>>().join(", ")
     }
 
     /// `a INTEGER NOT NULL, b TEXT`.
     #[must_use]
-    pub fn definitions(&self) -> String {
-        let one = |column: &Column| {
+    pub fn column_definitions(&self) -> String {
+        let column_sql = |column: &Column| {
             let rule = if column.required { " NOT NULL" } else { "" };
             format!("{} {}{rule}", column.name, column.kind.as_str())
         };
-        self.columns.iter().map(one).collect::<Vec<_>>().join(", ")
+        self.columns.iter().map(column_sql).collect::<Vec<_>>().join(", ")
     }
 
     /// Statements that make its recent part.
     #[must_use]
-    pub fn create(&self) -> String {
-        let name = recent(self);
-        let mut sql = format!("CREATE TABLE IF NOT EXISTS {name} ({});\n", self.definitions());
+    pub fn create_sql(&self) -> String {
+        let name = recent_table(self);
+        let mut sql =
+            format!("CREATE TABLE IF NOT EXISTS {name} ({});\n", self.column_definitions());
         for (at, columns) in self.indices.iter().enumerate() {
             let columns = columns.join(", ");
             let index = format!("CREATE INDEX IF NOT EXISTS {name}_{at} ON {name} ({columns});\n");
@@ -287,13 +308,17 @@ impl Table {
     }
 
     #[must_use]
-    pub fn insert(&self) -> String {
-        let marks = vec!["?"; self.columns.len()].join(", ");
-        format!("INSERT OR IGNORE INTO {} ({}) VALUES ({marks})", recent(self), self.names())
+    pub fn insert_sql(&self) -> String {
+        let placeholders = vec!["?"; self.columns.len()].join(", ");
+        format!(
+            "INSERT OR IGNORE INTO {} ({}) VALUES ({placeholders})",
+            recent_table(self),
+            self.column_list()
+        )
     }
 
     #[must_use]
-    pub fn position(&self, column: &str) -> Option<usize> {
+    pub fn column_position(&self, column: &str) -> Option<usize> {
         self.columns.iter().position(|known| known.name == column)
     }
 }
@@ -322,15 +347,18 @@ mod tests {
 
     #[test]
     fn names_are_distinct_and_rows_have_a_time_and_a_day_first() {
-        let tables: BTreeSet<&str> = all().iter().map(|table| table.name).collect();
-        assert_eq!(tables.len(), all().len());
-        for table in all() {
+        let tables: BTreeSet<&str> = all_tables().iter().map(|table| table.name).collect();
+        assert_eq!(tables.len(), all_tables().len());
+        for table in all_tables() {
             let names: BTreeSet<&str> = table.columns.iter().map(|column| column.name).collect();
             assert_eq!(names.len(), table.columns.len(), "{}", table.name);
-            assert!(table.columns.iter().all(|column| column.about.ends_with('.')));
+            assert!(table.columns.iter().all(|column| column.description.ends_with('.')));
         }
         for table in RAW {
-            assert_eq!((table.position("time"), table.position("day")), (Some(0), Some(1)));
+            assert_eq!(
+                (table.column_position("time"), table.column_position("day")),
+                (Some(0), Some(1))
+            );
             assert!(table.columns.len() <= 31, "{}: a mask of columns has 31 bits", table.name);
         }
     }

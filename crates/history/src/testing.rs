@@ -1,10 +1,10 @@
 //! What tests of this crate share: a folder that is gone afterwards, and a feed that could be one.
 
-use crate::fold::Fact;
-use crate::query::{Answer, Bounds, Reader, Value};
-use crate::store::{History, Settings, Stretch};
+use crate::event_rows::FeedEvent;
+use crate::query::{Answer, HistoryReader, QueryLimits, Value};
+use crate::store::{FeedSlice, History, RetentionConfig};
 use cellwright_cell::command::Actor;
-use cellwright_cell::event::{Event, JobChange, MachineChange, TaskChange, What};
+use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::task::ExitClass;
@@ -40,78 +40,85 @@ impl Drop for Folder {
     }
 }
 
-pub fn settings() -> Settings {
-    Settings { recent: Span(3 * DAY), keep: Span(1000 * DAY), bytes: 1 << 40 }
+pub fn settings() -> RetentionConfig {
+    RetentionConfig { recent: Span(3 * DAY), keep: Span(1000 * DAY), max_bytes: 1 << 40 }
 }
 
-pub fn fact(index: u64, position: u32, object: &str, at: u64, what: What, reason: Reason) -> Fact {
+pub fn feed_event(
+    index: u64,
+    position: u32,
+    object: &str,
+    at: u64,
+    event_kind: EventKind,
+    reason: Reason,
+) -> FeedEvent {
     let (object, event) =
-        (object.to_owned(), Event { at: Time(at), by: Actor::Operator, what, reason });
-    Fact { index, position, object, other: None, event }
+        (object.to_owned(), Event { at: Time(at), by: Actor::Operator, what: event_kind, reason });
+    FeedEvent { index, position, object, related_object: None, event }
 }
 
-fn task(nth: u64, change: TaskChange) -> What {
+fn task(nth: u64, change: TaskChange) -> EventKind {
     let job = JobId(u32::try_from(nth % 5).unwrap_or(0));
     let (task, index) = (TaskId(u32::try_from(nth % 50).unwrap_or(0)), (nth % 10) as u32);
-    What::Task { task, job, index, attempt: 1 + (nth % 3) as u32, change }
+    EventKind::Task { task, job, index, attempt: 1 + (nth % 3) as u32, change }
 }
 
 /// `count` events, `per_day` a day, of all kinds.
-pub fn feed(count: u64, per_day: u64) -> Vec<Fact> {
+pub fn feed(count: u64, per_day: u64) -> Vec<FeedEvent> {
     let machine = |nth: u64| MachineId(u32::try_from(nth % 4).unwrap_or(0));
-    let one = |nth: u64| {
+    let event = |nth: u64| {
         let at = BEGIN + nth * DAY / per_day;
         let user = ["ann", "bob", "cid"][(nth / 7 % 3) as usize];
         let of_task = format!("{user}/job-{}/{}", nth % 5, nth % 10);
         let (index, position) = (10 + nth / 3 * 2, (nth % 3) as u32);
         let id = machine(nth);
-        let (object, what, reason) = match nth % 8 {
+        let (object, event_kind, reason) = match nth % 8 {
             0 => (
                 format!("m{}", nth % 4),
-                What::Machine { machine: id, change: MachineChange::Up { incarnation: nth } },
+                EventKind::Machine { machine: id, change: MachineChange::Up { incarnation: nth } },
                 Reason::AgentReport,
             ),
             1 => {
                 let change = JobChange::Resized { count: nth as u32 };
                 let job = JobId(1);
-                (format!("{user}/job-1"), What::Job { job, change }, Reason::Requested)
+                (format!("{user}/job-1"), EventKind::Job { job, change }, Reason::Requested)
             }
             2 => {
                 let failed = task(nth, TaskChange::Failed { machine: id });
                 (of_task, failed, Reason::Exited(ExitClass::Code((nth % 4) as i32)))
             }
-            3 => ("cell".into(), What::LevelRaised { level: nth as u32 }, Reason::Requested),
+            3 => ("cell".into(), EventKind::LevelRaised { level: nth as u32 }, Reason::Requested),
             4 => (of_task, task(nth, TaskChange::Finished), Reason::Succeeded),
             _ => {
                 let started = task(nth, TaskChange::Started { machine: id });
                 (of_task, started, Reason::AgentReport)
             }
         };
-        fact(index, position, &object, at, what, reason)
+        feed_event(index, position, &object, at, event_kind, reason)
     };
-    (0..count).map(one).collect()
+    (0..count).map(event).collect()
 }
 
-pub fn take(history: &mut History, facts: &[Fact]) {
-    history.take(Stretch { facts, gap: false }, &|_| None).unwrap();
+pub fn ingest(history: &mut History, events: &[FeedEvent]) {
+    history.ingest(FeedSlice { events, gap: false }, &|_| None).unwrap();
 }
 
-pub fn ask(folder: &Folder, sql: &str) -> Answer {
-    Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap()
+pub fn query(folder: &Folder, sql: &str) -> Answer {
+    HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()).unwrap()
 }
 
 /// Everything that queries can see, table by table, in the order it has.
-pub fn everything(folder: &Folder) -> Vec<(&'static str, Vec<Vec<Value>>)> {
-    let bounds = Bounds { rows: 1_000_000, ..Bounds::default() };
+pub fn dump_all(folder: &Folder) -> Vec<(&'static str, Vec<Vec<Value>>)> {
+    let limits = QueryLimits { max_rows: 1_000_000, ..QueryLimits::default() };
     let read = |table: &'static crate::tables::Table| {
-        let order = match table.position("log_index") {
+        let order = match table.column_position("log_index") {
             Some(_) => "log_index, position",
             None => "1, 2, 3, 4",
         };
         let sql = format!("select * from {} order by {order}", table.name);
-        (table.name, Reader::new(folder.path()).query(&sql, &[], bounds).unwrap().rows)
+        (table.name, HistoryReader::new(folder.path()).query(&sql, &[], limits).unwrap().rows)
     };
-    crate::tables::all().map(read).to_vec()
+    crate::tables::all_tables().map(read).to_vec()
 }
 
 /// The one number of an answer.

@@ -1,11 +1,13 @@
 //! History is the fold of the feed, however it is cut.
 
-use crate::fold::Fact;
+use crate::event_rows::FeedEvent;
 use crate::query::Value;
-use crate::store::{History, Place, Settings, Stretch};
-use crate::testing::{BEGIN, DAY, Folder, ask, everything, fact, feed, number, settings, take};
+use crate::store::{FeedPosition, FeedSlice, History, RetentionConfig};
+use crate::testing::{
+    BEGIN, DAY, Folder, dump_all, feed, feed_event, ingest, number, query, settings,
+};
 use crate::usage::UsageRow;
-use cellwright_cell::event::{TaskChange, What};
+use cellwright_cell::event::{EventKind, TaskChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
@@ -13,10 +15,11 @@ use cellwright_cell::time::{Span, Time};
 use proptest::prelude::*;
 
 /// What follows the writer's cursor, as the feed would give it.
-fn after(facts: &[Fact], place: Place, most: usize) -> &[Fact] {
-    let from =
-        facts.partition_point(|fact| (fact.index, fact.position) <= (place.index, place.position));
-    &facts[from..facts.len().min(from + most)]
+fn feed_after(events: &[FeedEvent], position: FeedPosition, max: usize) -> &[FeedEvent] {
+    let from = events.partition_point(|event| {
+        (event.index, event.position) <= (position.index, position.position)
+    });
+    &events[from..events.len().min(from + max)]
 }
 
 proptest! {
@@ -32,13 +35,13 @@ proptest! {
         let mut expected = History::open(whole.path(), settings()).unwrap();
         let mut history = History::open(cut.path(), settings()).unwrap();
         for (most, dies, tidies, again) in steps {
-            let new = after(&facts, history.place(), most);
+            let new = feed_after(&facts, history.position(), most);
             let Some(last) = new.last() else { break };
             let end = facts.iter().position(|fact| fact == last).unwrap() + 1;
             let told = &facts[(end - new.len()).saturating_sub(again)..end];
-            take(&mut history, told);
+            ingest(&mut history, told);
             if tidies {
-                history.tidy(last.event.at).unwrap();
+                history.enforce_retention(last.event.at).unwrap();
             }
             if dies {
                 drop(history);
@@ -46,11 +49,11 @@ proptest! {
             }
         }
         let done = facts.iter().take_while(|fact| {
-            (fact.index, fact.position) <= (history.place().index, history.place().position)
+            (fact.index, fact.position) <= (history.position().index, history.position().position)
         });
-        let done: Vec<Fact> = done.cloned().collect();
-        take(&mut expected, &done);
-        prop_assert_eq!(everything(&cut), everything(&whole));
+        let done: Vec<FeedEvent> = done.cloned().collect();
+        ingest(&mut expected, &done);
+        prop_assert_eq!(dump_all(&cut), dump_all(&whole));
     }
 }
 
@@ -58,43 +61,43 @@ proptest! {
 fn a_move_that_was_cut_short_is_made_again_once() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    take(&mut history, &feed(500, 50));
-    let before = everything(&folder);
+    ingest(&mut history, &feed(500, 50));
+    let before = dump_all(&folder);
     // As if the process had died after the file and before the list.
     let stray = folder.path().join("archive/task_events/2026-11-01.parquet");
     std::fs::create_dir_all(stray.parent().unwrap()).unwrap();
     std::fs::write(&stray, b"PAR1 half of it").unwrap();
-    assert_eq!(everything(&folder), before);
+    assert_eq!(dump_all(&folder), before);
     drop(history);
     let mut history = History::open(folder.path(), settings()).unwrap();
     assert!(!stray.exists());
-    let first = history.tidy(Time(BEGIN + 20 * DAY)).unwrap();
+    let first = history.enforce_retention(Time(BEGIN + 20 * DAY)).unwrap();
     assert_eq!(first.archived_rows, 500);
-    assert_eq!(history.tidy(Time(BEGIN + 20 * DAY)).unwrap().archived_rows, 0);
-    assert_eq!(number(&ask(&folder, "select count(*) from main.recent_task_events")), 0);
-    assert_eq!(everything(&folder), before);
+    assert_eq!(history.enforce_retention(Time(BEGIN + 20 * DAY)).unwrap().archived_rows, 0);
+    assert_eq!(number(&query(&folder, "select count(*) from main.recent_task_events")), 0);
+    assert_eq!(dump_all(&folder), before);
 }
 
 #[test]
 fn a_day_that_gets_late_rows_has_a_second_file() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    let facts = feed(120, 60);
-    take(&mut history, &facts[..40]);
-    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
-    take(&mut history, &facts[40..]);
-    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    let events = feed(120, 60);
+    ingest(&mut history, &events[..40]);
+    history.enforce_retention(Time(BEGIN + 10 * DAY)).unwrap();
+    ingest(&mut history, &events[40..]);
+    history.enforce_retention(Time(BEGIN + 10 * DAY)).unwrap();
     let days = folder.path().join("archive/task_events");
     assert!(days.join("2026-11-01.2.parquet").exists());
-    assert_eq!(number(&ask(&folder, "select count(*) from events")), 120);
+    assert_eq!(number(&query(&folder, "select count(*) from events")), 120);
 }
 
 #[test]
 fn parquet_files_have_the_columns_and_the_magic_of_any_other() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    take(&mut history, &feed(300, 100));
-    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
+    ingest(&mut history, &feed(300, 100));
+    history.enforce_retention(Time(BEGIN + 10 * DAY)).unwrap();
     let path = folder.path().join("archive/task_events/2026-11-02.parquet");
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!((&bytes[..4], &bytes[bytes.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
@@ -102,7 +105,7 @@ fn parquet_files_have_the_columns_and_the_magic_of_any_other() {
     let reader = SerializedFileReader::try_from(path.as_path()).unwrap();
     let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();
     let sql = "select count(*) from task_events where day = '2026-11-02'";
-    assert_eq!(rows.len() as i64, number(&ask(&folder, sql)));
+    assert_eq!(rows.len() as i64, number(&query(&folder, sql)));
     let names: Vec<&String> = rows[0].get_column_iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), crate::tables::TASK_EVENTS.columns.len());
     assert!(rows[0].to_string().contains("day: \"2026-11-02\""), "{}", rows[0]);
@@ -111,21 +114,21 @@ fn parquet_files_have_the_columns_and_the_magic_of_any_other() {
 #[test]
 fn what_is_kept_is_bounded_by_age_and_by_size() {
     let folder = Folder::new();
-    let keep = Settings { keep: Span(5 * DAY), ..settings() };
+    let keep = RetentionConfig { keep: Span(5 * DAY), ..settings() };
     let mut history = History::open(folder.path(), keep).unwrap();
-    take(&mut history, &feed(1000, 100));
-    assert_eq!(history.reaches_back_to("events").unwrap(), Some(Time(BEGIN)));
-    let tidied = history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    ingest(&mut history, &feed(1000, 100));
+    assert_eq!(history.complete_since("events").unwrap(), Some(Time(BEGIN)));
+    let tidied = history.enforce_retention(Time(BEGIN + 10 * DAY - 1)).unwrap();
     assert_eq!(tidied.forgotten_days, 4);
-    assert_eq!(history.reaches_back_to("events").unwrap(), Some(Time(BEGIN + 4 * DAY)));
-    assert_eq!(number(&ask(&folder, "select count(*) from events")), 600);
-    let first = ask(&folder, "select min(day) from task_events_daily").rows;
+    assert_eq!(history.complete_since("events").unwrap(), Some(Time(BEGIN + 4 * DAY)));
+    assert_eq!(number(&query(&folder, "select count(*) from events")), 600);
+    let first = query(&folder, "select min(day) from task_events_daily").rows;
     assert_eq!(first, [[Value::Text("2026-11-05".into())]]);
     drop(history);
-    let small = Settings { bytes: 1, ..keep };
+    let small = RetentionConfig { max_bytes: 1, ..keep };
     let mut history = History::open(folder.path(), small).unwrap();
-    history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
-    let days = ask(&folder, "select distinct day from events").rows;
+    history.enforce_retention(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    let days = query(&folder, "select distinct day from events").rows;
     assert_eq!(days, [[Value::Text("2026-11-10".into())]], "today stays");
     let left = std::fs::read_dir(folder.path().join("archive/task_events")).unwrap().count();
     assert_eq!(left, 0);
@@ -135,37 +138,37 @@ fn what_is_kept_is_bounded_by_age_and_by_size() {
 fn a_gap_in_the_feed_shortens_how_far_back_it_reaches() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    let facts = feed(100, 50);
-    take(&mut history, &facts[..20]);
-    history.take(Stretch { facts: &facts[60..], gap: true }, &|_| None).unwrap();
-    assert_eq!(history.reaches_back_to("events").unwrap(), Some(facts[60].event.at));
-    let answer = ask(&folder, "select count(*) from events");
-    assert_eq!((number(&answer), answer.reaches_back_to), (60, Some(facts[60].event.at)));
+    let events = feed(100, 50);
+    ingest(&mut history, &events[..20]);
+    history.ingest(FeedSlice { events: &events[60..], gap: true }, &|_| None).unwrap();
+    assert_eq!(history.complete_since("events").unwrap(), Some(events[60].event.at));
+    let answer = query(&folder, "select count(*) from events");
+    assert_eq!((number(&answer), answer.reaches_back_to), (60, Some(events[60].event.at)));
 }
 
 #[test]
 fn the_feed_of_a_restored_cell_is_read_from_its_beginning() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    let facts = feed(100, 50);
-    history.enter(0).unwrap();
-    take(&mut history, &facts);
+    let events = feed(100, 50);
+    history.enter_log(0).unwrap();
+    ingest(&mut history, &events);
     drop(history);
     let mut history = History::open(folder.path(), settings()).unwrap();
-    history.enter(1).unwrap();
-    assert_eq!(history.place(), Place::START);
-    let again: Vec<Fact> = facts[..20]
+    history.enter_log(1).unwrap();
+    assert_eq!(history.position(), FeedPosition::START);
+    let renumbered: Vec<FeedEvent> = events[..20]
         .iter()
-        .map(|fact| {
-            let mut fact = fact.clone();
-            fact.event.at = Time(BEGIN + 5 * DAY);
-            fact
+        .map(|event| {
+            let mut event = event.clone();
+            event.event.at = Time(BEGIN + 5 * DAY);
+            event
         })
         .collect();
-    take(&mut history, &again);
-    history.enter(1).unwrap();
-    take(&mut history, &again);
-    assert_eq!(number(&ask(&folder, "select count(*) from events")), 120);
+    ingest(&mut history, &renumbered);
+    history.enter_log(1).unwrap();
+    ingest(&mut history, &renumbered);
+    assert_eq!(number(&query(&folder, "select count(*) from events")), 120);
 }
 
 #[test]
@@ -175,22 +178,23 @@ fn machines_have_the_name_they_had_then() {
     let id = MachineId(7);
     let started = |index| {
         let change = TaskChange::Started { machine: id };
-        let what = What::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
-        fact(index, 0, "ann/web/0", BEGIN + index, what, Reason::AgentReport)
+        let event_kind =
+            EventKind::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
+        feed_event(index, 0, "ann/web/0", BEGIN + index, event_kind, Reason::AgentReport)
     };
     let added = |index, name: &str| {
         let change = cellwright_cell::event::MachineChange::Added;
-        let what = What::Machine { machine: id, change };
-        fact(index, 0, name, BEGIN + index, what, Reason::Requested)
+        let event_kind = EventKind::Machine { machine: id, change };
+        feed_event(index, 0, name, BEGIN + index, event_kind, Reason::Requested)
     };
-    let facts = [started(1), added(2, "new"), started(3), added(4, "newer")];
+    let events = [started(1), added(2, "new"), started(3), added(4, "newer")];
     let name = |_| Some("from-the-state".to_owned());
-    history.take(Stretch { facts: &facts[..3], gap: false }, &name).unwrap();
+    history.ingest(FeedSlice { events: &events[..3], gap: false }, &name).unwrap();
     drop(history);
     let mut history = History::open(folder.path(), settings()).unwrap();
     let rest = [added(4, "newer"), started(5)];
-    history.take(Stretch { facts: &rest, gap: false }, &|_| None).unwrap();
-    let found = ask(&folder, "select machine from task_events order by log_index").rows;
+    history.ingest(FeedSlice { events: &rest, gap: false }, &|_| None).unwrap();
+    let found = query(&folder, "select machine from task_events order by log_index").rows;
     let expected = ["from-the-state", "new", "newer"].map(|name| [Value::Text(name.into())]);
     assert_eq!(found, expected);
 }
@@ -202,21 +206,22 @@ fn the_last_failure_says_where_and_how_and_what_it_was_for_want_of() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
     let of_task = |index, reason, change| {
-        let what = What::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
-        fact(index, 0, "ann/sums/0", BEGIN + index, what, reason)
+        let event_kind =
+            EventKind::Task { task: TaskId(1), job: JobId(1), index: 0, attempt: 1, change };
+        feed_event(index, 0, "ann/sums/0", BEGIN + index, event_kind, reason)
     };
     let (machine, exit) = (MachineId(7), ExitClass::Code(3));
     let given_up = of_task(1, Reason::TooManyFailures, TaskChange::GaveUp { machine, exit });
     let by = TaskId(9);
     let mut pushed = of_task(2, Reason::Preempted { by }, TaskChange::Stopping { machine });
-    pushed.other = Some("bob/prod/1".into());
-    let what = What::Job { job: JobId(2), change: JobChange::NeverRan };
+    pushed.related_object = Some("bob/prod/1".into());
+    let event_kind = EventKind::Job { job: JobId(2), change: JobChange::NeverRan };
     let why = Reason::NeededFailed { job: JobId(1) };
-    let mut never = fact(3, 0, "ann/join", BEGIN + 3, what, why);
-    never.other = Some("ann/sums".into());
+    let mut never = feed_event(3, 0, "ann/join", BEGIN + 3, event_kind, why);
+    never.related_object = Some("ann/sums".into());
     let name = |_| Some("m7".to_owned());
-    let facts = [given_up, pushed, never];
-    history.take(Stretch { facts: &facts, gap: false }, &name).unwrap();
+    let events = [given_up, pushed, never];
+    history.ingest(FeedSlice { events: &events, gap: false }, &name).unwrap();
     let sql = "select event, machine, exit_class, exit_code, detail from events order by log_index";
     let text = |text: &str| Value::Text(text.into());
     let expected = [
@@ -224,10 +229,10 @@ fn the_last_failure_says_where_and_how_and_what_it_was_for_want_of() {
         [text("stopping"), text("m7"), Value::Null, Value::Null, text("by bob/prod/1")],
         [text("never-ran"), Value::Null, Value::Null, Value::Null, text("ann/sums")],
     ];
-    assert_eq!(ask(&folder, sql).rows, expected);
+    assert_eq!(query(&folder, sql).rows, expected);
     let query = queries_of_the_guide().into_iter().find(|query| query.contains("failures"));
     let row = ["m7", "code"].map(text).into_iter().chain([3, 1, 1].map(Value::Integer));
-    assert_eq!(ask(&folder, &query.unwrap()).rows, [row.collect::<Vec<_>>()]);
+    assert_eq!(self::query(&folder, &query.unwrap()).rows, [row.collect::<Vec<_>>()]);
 }
 
 fn usage(nth: u64, user: &str) -> UsageRow {
@@ -243,7 +248,7 @@ fn usage(nth: u64, user: &str) -> UsageRow {
         band: "production".into(),
         samples: 60,
         average: amount(500, 1 << 30),
-        most: amount(900, 2 << 30),
+        peak: amount(900, 2 << 30),
         reserved: amount(1000, 3 << 30),
         limit: amount(2000, 4 << 30),
     }
@@ -254,14 +259,14 @@ fn usage_that_comes_twice_counts_once_and_adds_up_to_days() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
     let rows: Vec<UsageRow> = (0..288 * 2).map(|nth| usage(nth, "ann")).collect();
-    history.take_usage(&rows[..300]).unwrap();
-    history.take_usage(&rows[200..]).unwrap();
-    history.tidy(Time(BEGIN + 10 * DAY)).unwrap();
-    assert_eq!(number(&ask(&folder, "select count(*) from usage")), 576);
+    history.ingest_usage(&rows[..300]).unwrap();
+    history.ingest_usage(&rows[200..]).unwrap();
+    history.enforce_retention(Time(BEGIN + 10 * DAY)).unwrap();
+    assert_eq!(number(&query(&folder, "select count(*) from usage")), 576);
     let sql = "select task_seconds, cpu_used, cpu_limit, ram_used, ram_reserved from usage_daily";
     let day = [86_400, 43_200_000, 172_800_000, 88_473_600, 265_420_800].map(Value::Integer);
-    assert_eq!(ask(&folder, sql).rows, [day.to_vec(), day.to_vec()]);
-    assert_eq!(history.reaches_back_to("usage").unwrap(), Some(Time(BEGIN)));
+    assert_eq!(query(&folder, sql).rows, [day.to_vec(), day.to_vec()]);
+    assert_eq!(history.complete_since("usage").unwrap(), Some(Time(BEGIN)));
 }
 
 #[test]
@@ -270,22 +275,29 @@ fn packages_are_found_by_that_name_whatever_they_were_called_when_they_were_writ
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
     let added = |index: u64| {
-        let what = What::Blob { blob: cellwright_cell::id::BlobId(1), change: BlobChange::Added };
-        fact(index, 0, "cafe", BEGIN + index * DAY, what, Reason::Requested)
+        let event_kind =
+            EventKind::Blob { blob: cellwright_cell::id::BlobId(1), change: BlobChange::Added };
+        feed_event(index, 0, "cafe", BEGIN + index * DAY, event_kind, Reason::Requested)
     };
-    let level =
-        fact(9, 0, "cell", BEGIN + 9 * DAY, What::LevelRaised { level: 2 }, Reason::Requested);
-    take(&mut history, &[added(1), added(8), level]);
+    let level = feed_event(
+        9,
+        0,
+        "cell",
+        BEGIN + 9 * DAY,
+        EventKind::LevelRaised { level: 2 },
+        Reason::Requested,
+    );
+    ingest(&mut history, &[added(1), added(8), level]);
     let before = "update recent_other_events set kind = 'blob' where kind = 'package'";
     assert_eq!(history.db.execute(before, []).unwrap(), 2);
-    assert_eq!(history.tidy(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
-    take(&mut history, &[added(10)]);
+    assert_eq!(history.enforce_retention(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
+    ingest(&mut history, &[added(10)]);
     for table in ["events", "other_events"] {
         let find = format!("select count(*) from {table} where kind = 'package'");
-        assert_eq!(number(&ask(&folder, &find)), 3, "{table}");
+        assert_eq!(number(&query(&folder, &find)), 3, "{table}");
         let kinds = format!("select kind, count(*) from {table} group by kind");
         let row = |kind: &str, times| vec![Value::Text(kind.into()), Value::Integer(times)];
-        assert_eq!(ask(&folder, &kinds).rows, [row("cell", 1), row("package", 3)], "{table}");
+        assert_eq!(query(&folder, &kinds).rows, [row("cell", 1), row("package", 3)], "{table}");
     }
 }
 
@@ -311,14 +323,14 @@ fn queries_of_the_guide() -> Vec<String> {
 fn every_query_of_the_guide_answers() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    take(&mut history, &feed(2000, 200));
+    ingest(&mut history, &feed(2000, 200));
     let rows: Vec<UsageRow> = (0..288 * 9).map(|nth| usage(nth, "ann")).collect();
-    history.take_usage(&rows).unwrap();
-    history.tidy(Time(BEGIN + 10 * DAY - 1)).unwrap();
+    history.ingest_usage(&rows).unwrap();
+    history.enforce_retention(Time(BEGIN + 10 * DAY - 1)).unwrap();
     let queries = queries_of_the_guide();
     assert!(queries.len() >= 7, "{}", queries.len());
     for query in queries {
-        let rows = ask(&folder, &query).rows;
+        let rows = self::query(&folder, &query).rows;
         // Nobody is evicted, and nobody asks for too much, in the feed of this test.
         // What is about the guide's own cell is answered there, where its pages are typed.
         let is_quiet = ["evictions", "having", "'dev'"].iter().any(|part| query.contains(part));
@@ -330,7 +342,7 @@ fn every_query_of_the_guide_answers() {
 fn the_guide_names_every_table_and_column() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/history.md");
     let text = std::fs::read_to_string(path).unwrap();
-    for table in crate::tables::all() {
+    for table in crate::tables::all_tables() {
         let begin = format!("| `{}` |", table.name);
         let line = text.lines().find(|line| line.starts_with(&begin));
         let line = line.unwrap_or_else(|| panic!("{} is not described", table.name));

@@ -5,7 +5,7 @@
 //! says how long it measured, so sums over rows are right however the windows are cut.
 
 use crate::day::day_of;
-use crate::fold::whole;
+use crate::event_rows::to_sql_integer;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::{Span, Time};
@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 pub const WINDOW: Span = Span::seconds(300);
 /// A measurement stands for the time since the one before, but not for more than this: a machine
 /// that was silent has not told what happened meanwhile.
-const LONGEST: Span = Span::seconds(60);
+const MAX_COVERED: Span = Span::seconds(60);
 
 /// Whose usage it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whose {
+pub struct UsageOwner {
     pub user: String,
     pub job: String,
     pub task_index: u32,
@@ -31,7 +31,7 @@ pub struct Whose {
 
 /// One measurement of one task.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct UsageSample {
     pub task: TaskId,
     pub attempt: u32,
     pub at: Time,
@@ -55,7 +55,7 @@ pub struct UsageRow {
     pub band: String,
     pub samples: u64,
     pub average: Resources,
-    pub most: Resources,
+    pub peak: Resources,
     pub reserved: Resources,
     pub limit: Resources,
 }
@@ -63,7 +63,7 @@ pub struct UsageRow {
 impl UsageRow {
     /// In the order of the table's columns.
     pub(crate) fn values(&self) -> Vec<Value> {
-        let number = |number: u64| Value::Integer(whole(number));
+        let number = |number: u64| Value::Integer(to_sql_integer(number));
         let text = |text: &str| Value::Text(text.to_owned());
         vec![
             number(self.time.0),
@@ -77,10 +77,10 @@ impl UsageRow {
             text(&self.band),
             number(self.samples),
             number(self.average.cpu),
-            number(self.most.cpu),
+            number(self.peak.cpu),
             number(self.average.ram),
-            number(self.most.ram),
-            number(self.most.disk),
+            number(self.peak.ram),
+            number(self.peak.disk),
             number(self.average.disk_rate),
             number(self.reserved.cpu),
             number(self.reserved.ram),
@@ -98,7 +98,7 @@ impl UsageRow {
         };
         const MIB: u128 = 1 << 20;
         [
-            whole(self.millis / 1000),
+            to_sql_integer(self.millis / 1000),
             over(self.average.cpu, 1),
             over(self.reserved.cpu, 1),
             over(self.limit.cpu, 1),
@@ -110,49 +110,53 @@ impl UsageRow {
 }
 
 #[derive(Debug)]
-struct Open {
-    whose: Whose,
+struct OpenWindow {
+    owner: UsageOwner,
     begin: Time,
     last: Time,
     millis: u64,
     samples: u64,
     /// Weighted by time.
     sum: [u128; 4],
-    most: Resources,
+    peak: Resources,
     reserved: Resources,
     limit: Resources,
 }
 
 /// The windows that are being filled.
 #[derive(Debug, Default)]
-pub struct Windows {
-    open: BTreeMap<(TaskId, u32), Open>,
+pub struct UsageWindows {
+    open: BTreeMap<(TaskId, u32), OpenWindow>,
     done: Vec<UsageRow>,
 }
 
-impl Windows {
-    /// Takes a measurement in; `whose` is asked when a window begins.
-    pub fn add(&mut self, measured: Measured, whose: impl FnOnce() -> Option<Whose>) {
+impl UsageWindows {
+    /// Takes a measurement in; `owner` is asked when a window begins.
+    pub fn add_sample(
+        &mut self,
+        measured: UsageSample,
+        owner: impl FnOnce() -> Option<UsageOwner>,
+    ) {
         let key = (measured.task, measured.attempt);
-        let covers = measured.covers.0.min(LONGEST.0);
+        let covers = measured.covers.0.min(MAX_COVERED.0);
         let from = Time(measured.at.0.saturating_sub(covers));
         let window = |at: Time| at.0 / WINDOW.0;
         let over = self.open.get(&key).is_some_and(|open| window(open.last) != window(measured.at));
         if over && let Some(open) = self.open.remove(&key) {
-            self.done.push(closed(key, &open));
+            self.done.push(close_window(key, &open));
         }
         let open = match self.open.entry(key) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let Some(whose) = whose() else { return };
-                entry.insert(Open {
-                    whose,
+                let Some(owner) = owner() else { return };
+                entry.insert(OpenWindow {
+                    owner,
                     begin: from,
                     last: from,
                     millis: 0,
                     samples: 0,
                     sum: [0; 4],
-                    most: Resources::ZERO,
+                    peak: Resources::ZERO,
                     reserved: measured.reserved,
                     limit: measured.limit,
                 })
@@ -166,14 +170,14 @@ impl Windows {
         open.millis += covers;
         open.samples += 1;
         open.last = measured.at;
-        open.most = open.most.max(used);
+        open.peak = open.peak.max(used);
         (open.reserved, open.limit) = (measured.reserved, measured.limit);
     }
 
     /// Windows that are over by now, and those of tasks that ended.
-    pub fn take_done(&mut self, now: Time) -> Vec<UsageRow> {
+    pub fn take_finished(&mut self, now: Time) -> Vec<UsageRow> {
         let window = |at: Time| at.0 / WINDOW.0;
-        let over = |open: &Open| window(open.last) < window(now);
+        let over = |open: &OpenWindow| window(open.last) < window(now);
         let keys: Vec<_> =
             self.open.iter().filter(|(_, open)| over(open)).map(|(key, _)| *key).collect();
         self.close(keys)
@@ -187,22 +191,22 @@ impl Windows {
 
     /// What was measured and not taken yet, windows that are still open included.
     #[must_use]
-    pub fn present(&self) -> Vec<UsageRow> {
-        let open = self.open.iter().map(|(key, open)| closed(*key, open));
+    pub fn unwritten(&self) -> Vec<UsageRow> {
+        let open = self.open.iter().map(|(key, open)| close_window(*key, open));
         self.done.iter().cloned().chain(open).collect()
     }
 
     fn close(&mut self, keys: Vec<(TaskId, u32)>) -> Vec<UsageRow> {
         for key in keys {
             if let Some(open) = self.open.remove(&key) {
-                self.done.push(closed(key, &open));
+                self.done.push(close_window(key, &open));
             }
         }
         std::mem::take(&mut self.done)
     }
 }
 
-fn closed((_, attempt): (TaskId, u32), open: &Open) -> UsageRow {
+fn close_window((_, attempt): (TaskId, u32), open: &OpenWindow) -> UsageRow {
     // A measurement that covers no time counts as one of a millisecond.
     let millis = u128::from(open.millis.max(1));
     let [cpu, ram, disk, disk_rate] =
@@ -210,15 +214,15 @@ fn closed((_, attempt): (TaskId, u32), open: &Open) -> UsageRow {
     UsageRow {
         time: open.begin,
         millis: open.millis,
-        user: open.whose.user.clone(),
-        job: open.whose.job.clone(),
-        task_index: open.whose.task_index,
+        user: open.owner.user.clone(),
+        job: open.owner.job.clone(),
+        task_index: open.owner.task_index,
         attempt,
-        machine: open.whose.machine.clone(),
-        band: open.whose.band.clone(),
+        machine: open.owner.machine.clone(),
+        band: open.owner.band.clone(),
         samples: open.samples,
         average: Resources { cpu, ram, disk, disk_rate },
-        most: open.most,
+        peak: open.peak,
         reserved: open.reserved,
         limit: open.limit,
     }
@@ -228,34 +232,34 @@ fn closed((_, attempt): (TaskId, u32), open: &Open) -> UsageRow {
 mod tests {
     use super::*;
 
-    fn whose() -> Option<Whose> {
+    fn whose() -> Option<UsageOwner> {
         let text = |text: &str| text.to_owned();
         let (user, job, machine) = (text("ann"), text("web"), text("m1"));
-        Some(Whose { user, job, task_index: 3, machine, band: text("batch") })
+        Some(UsageOwner { user, job, task_index: 3, machine, band: text("batch") })
     }
 
-    fn measured(at: u64, cpu: u64) -> Measured {
+    fn measured(at: u64, cpu: u64) -> UsageSample {
         let used = Resources { cpu, ram: cpu << 20, ..Resources::ZERO };
         let limit = Resources { cpu: 1000, ram: 1 << 30, ..Resources::ZERO };
         let (task, covers) = (TaskId(7), Span(10_000));
-        Measured { task, attempt: 2, at: Time(at), covers, used, reserved: limit, limit }
+        UsageSample { task, attempt: 2, at: Time(at), covers, used, reserved: limit, limit }
     }
 
     #[test]
     fn a_window_has_the_average_and_the_most_of_its_measurements() {
-        let mut windows = Windows::default();
+        let mut windows = UsageWindows::default();
         for (at, cpu) in [(10_000, 100), (20_000, 300), (30_000, 200)] {
-            windows.add(measured(at, cpu), whose);
+            windows.add_sample(measured(at, cpu), whose);
         }
-        assert_eq!(windows.take_done(Time(200_000)), [], "the window is not over");
-        let present = windows.present();
-        let rows = windows.take_done(Time(WINDOW.0));
+        assert_eq!(windows.take_finished(Time(200_000)), [], "the window is not over");
+        let present = windows.unwritten();
+        let rows = windows.take_finished(Time(WINDOW.0));
         assert_eq!(rows.len(), 1);
         assert_eq!(present, rows, "and was seen before");
         let row = &rows[0];
         assert_eq!((row.time, row.millis, row.samples), (Time(0), 30_000, 3));
-        assert_eq!((row.average.cpu, row.most.cpu), (200, 300));
-        assert_eq!((row.average.ram, row.most.ram), (200 << 20, 300 << 20));
+        assert_eq!((row.average.cpu, row.peak.cpu), (200, 300));
+        assert_eq!((row.average.ram, row.peak.ram), (200 << 20, 300 << 20));
         assert_eq!(row.sums(), [30, 6_000, 30_000, 30_000, 6_000, 30_720, 30_720]);
         assert_eq!(windows.take_all(), []);
     }
@@ -263,9 +267,9 @@ mod tests {
     #[test]
     fn sums_do_not_depend_on_where_windows_are_cut() {
         let total = |cut: &[usize]| {
-            let (mut windows, mut rows) = (Windows::default(), Vec::new());
+            let (mut windows, mut rows) = (UsageWindows::default(), Vec::new());
             for nth in 0..100_usize {
-                windows.add(measured(10_000 * (nth as u64 + 1), 500), whose);
+                windows.add_sample(measured(10_000 * (nth as u64 + 1), 500), whose);
                 if cut.contains(&nth) {
                     rows.extend(windows.take_all());
                 }
@@ -279,9 +283,9 @@ mod tests {
 
     #[test]
     fn silence_is_not_counted_as_use() {
-        let mut windows = Windows::default();
-        let long = Measured { covers: Span::seconds(3600), ..measured(3_600_000, 100) };
-        windows.add(long, whose);
+        let mut windows = UsageWindows::default();
+        let long = UsageSample { covers: Span::seconds(3600), ..measured(3_600_000, 100) };
+        windows.add_sample(long, whose);
         assert_eq!(windows.take_all()[0].millis, 60_000);
     }
 }

@@ -6,12 +6,15 @@
 //! dialled too, by who they are: only a master's certificate names hosts, so none of the others can
 //! pass for a master towards whoever dials one.
 
-use crate::enroll::{BACKDATED, EnrollError, Holder, alternative_names, key_print, subject};
+use crate::enroll::{
+    CertificateHolder, EnrollError, NOT_BEFORE_BACKDATE, alternative_names, key_fingerprint,
+    subject,
+};
 use crate::secret::Secret;
 use crate::spiffe::{Identity, Part};
 use crate::task_identity::task_uri;
 use crate::tls::{self, TlsError, certificates};
-use cellwright_cell::credential::KeyPrint;
+use cellwright_cell::credential::KeyFingerprint;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use rcgen::{
@@ -24,10 +27,10 @@ use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
 
 /// Ten years: renewing the authority means that every part and every context file is touched.
-const AUTHORITY_LIFE: Span = Span::seconds(10 * 365 * 24 * 3600);
+const AUTHORITY_LIFETIME: Span = Span::seconds(10 * 365 * 24 * 3600);
 /// A replica whose clock is further than this from the log's time signs nothing: a certificate that
 /// both call valid would outlive what is remembered of parts that were sent away.
-const MOST_APART: Span = Span::seconds(4 * 24 * 3600);
+const MAX_CLOCK_SKEW: Span = Span::seconds(4 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
@@ -44,7 +47,7 @@ pub enum AuthorityError {
     #[error("the authority's certificate names no cell")]
     NoCell,
     #[error("the authority's key does not belong to its certificate")]
-    OtherKey,
+    KeyMismatch,
 }
 
 /// Who may sign in this cell's name. Neither printable nor comparable: it holds the key.
@@ -80,7 +83,7 @@ impl SigningRequest {
             }
         }
         let [uri] = &identities[..] else {
-            return Err(EnrollError::Names { found: identities.len() }.into());
+            return Err(EnrollError::AmbiguousIdentity { found: identities.len() }.into());
         };
         let identity =
             Identity::parse(uri).map_err(|why| EnrollError::Certificate(why.to_string()))?;
@@ -89,8 +92,8 @@ impl SigningRequest {
 
     /// What people compare.
     #[must_use]
-    pub fn key_print(&self) -> KeyPrint {
-        key_print(self.key.der_bytes())
+    pub fn key_fingerprint(&self) -> KeyFingerprint {
+        key_fingerprint(self.key.der_bytes())
     }
 }
 
@@ -108,7 +111,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         params.serial_number = Some(serial()?);
-        (params.not_before, params.not_after) = validity(now.into(), AUTHORITY_LIFE)?;
+        (params.not_before, params.not_after) = validity(now.into(), AUTHORITY_LIFETIME)?;
         let certificate = params.self_signed(&key)?;
         Authority::assemble(cell.clone(), certificate.pem(), Secret::new(key.serialize_pem()))
     }
@@ -131,7 +134,7 @@ impl Authority {
         let certificate = certificates("authority", &certificate_pem)?.remove(0);
         let key = KeyPair::from_pem(key_pem.expose())?;
         if public_key_of(&certificate).as_deref() != Some(key.public_key_raw()) {
-            return Err(AuthorityError::OtherKey);
+            return Err(AuthorityError::KeyMismatch);
         }
         let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
         Ok(Authority { cell, certificate, certificate_pem, key_pem, issuer })
@@ -169,8 +172,8 @@ impl Authority {
         request: &SigningRequest,
         part: &Part,
         hosts: &[String],
-        now: impl Into<Issued>,
-        life: Span,
+        now: impl Into<IssueTime>,
+        lifetime: Span,
     ) -> Result<String, AuthorityError> {
         let identity = Identity { cell: self.cell.clone(), part: part.clone() };
         let mut params = CertificateParams::default();
@@ -185,7 +188,7 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         params.serial_number = Some(serial()?);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now.into(), life)?;
+        (params.not_before, params.not_after) = validity(now.into(), lifetime)?;
         let leaf = params.signed_by(&request.key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
@@ -199,12 +202,12 @@ impl Authority {
         &self,
         signing_request: &str,
         name: &str,
-        now: impl Into<Issued>,
-        life: Span,
+        now: impl Into<IssueTime>,
+        lifetime: Span,
     ) -> Result<String, AuthorityError> {
         let request = CertificateSigningRequestParams::from_pem(signing_request)?;
         let uri = task_uri(&self.cell, name);
-        let bad = |_| EnrollError::Host { host: uri.clone() };
+        let bad = |_| EnrollError::InvalidHost { host: uri.clone() };
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -215,7 +218,7 @@ impl Authority {
         params.is_ca = IsCa::ExplicitNoCa;
         params.serial_number = Some(serial()?);
         params.use_authority_key_identifier_extension = true;
-        (params.not_before, params.not_after) = validity(now.into(), life)?;
+        (params.not_before, params.not_after) = validity(now.into(), lifetime)?;
         let leaf = params.signed_by(&request.public_key, &self.issuer)?;
         Ok(format!("{}{}", leaf.pem(), self.certificate_pem))
     }
@@ -224,33 +227,33 @@ impl Authority {
     ///
     /// # Errors
     /// As [`Authority::sign`].
-    pub fn equip(
+    pub fn issue_credentials(
         &self,
         part: &Part,
         hosts: &[String],
-        now: impl Into<Issued>,
-        life: Span,
-    ) -> Result<Papers, AuthorityError> {
+        now: impl Into<IssueTime>,
+        lifetime: Span,
+    ) -> Result<Credentials, AuthorityError> {
         let identity = Identity { cell: self.cell.clone(), part: part.clone() };
-        let fresh = crate::enroll::NewKey::make(&identity, hosts)?;
+        let fresh = crate::enroll::NewKey::generate(&identity, hosts)?;
         let request = SigningRequest::parse(&fresh.signing_request)?;
-        let certificate = self.sign(&request, part, hosts, now, life)?;
-        Ok(Papers { certificate, key: fresh.key })
+        let certificate = self.sign(&request, part, hosts, now, lifetime)?;
+        Ok(Credentials { certificate, key: fresh.key })
     }
 }
 
 /// A part's certificate with its authority (PEM), and the key to it.
 #[derive(Clone)]
-pub struct Papers {
+pub struct Credentials {
     pub certificate: String,
     pub key: Secret,
 }
 
-impl Papers {
+impl Credentials {
     /// # Errors
     /// When the certificate is not one of ours.
-    pub fn holder(&self) -> Result<Holder, EnrollError> {
-        Holder::of_pem(&self.certificate)
+    pub fn holder(&self) -> Result<CertificateHolder, EnrollError> {
+        CertificateHolder::from_pem(&self.certificate)
     }
 }
 
@@ -266,44 +269,44 @@ fn serial() -> Result<SerialNumber, AuthorityError> {
 /// When something is signed: one time, or two where this replica's clock and the log differ. What
 /// is signed then is valid by both, so that it is whichever is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssueTime {
     /// By this replica's clock.
     pub wall: Time,
     earlier: Time,
     later: Time,
 }
 
-impl From<Time> for Issued {
-    fn from(now: Time) -> Issued {
-        Issued { wall: now, earlier: now, later: now }
+impl From<Time> for IssueTime {
+    fn from(now: Time) -> IssueTime {
+        IssueTime { wall: now, earlier: now, later: now }
     }
 }
 
-impl Issued {
+impl IssueTime {
     /// # Errors
     /// By how much the two are apart, if that is too much to sign anything.
-    pub fn by_both(wall: Time, log: Time) -> Result<Issued, Span> {
+    pub fn from_clocks(wall: Time, log: Time) -> Result<IssueTime, Span> {
         if log == Time::ZERO {
             return Ok(wall.into());
         }
         let (earlier, later) = (wall.min(log), wall.max(log));
         match later.since(earlier) {
-            apart if apart > MOST_APART => Err(apart),
-            _ => Ok(Issued { wall, earlier, later }),
+            skew if skew > MAX_CLOCK_SKEW => Err(skew),
+            _ => Ok(IssueTime { wall, earlier, later }),
         }
     }
 }
 
 fn validity(
-    issued: Issued,
-    life: Span,
+    issued: IssueTime,
+    lifetime: Span,
 ) -> Result<(OffsetDateTime, OffsetDateTime), AuthorityError> {
     let date = |at: Time| {
         let seconds = i64::try_from(at.0 / 1000).map_err(|_| AuthorityError::Time(at.0))?;
         OffsetDateTime::from_unix_timestamp(seconds).map_err(|_| AuthorityError::Time(at.0))
     };
-    let from = Time(issued.earlier.0.saturating_sub(BACKDATED.0));
-    Ok((date(from)?, date(issued.later.plus(life))?))
+    let from = Time(issued.earlier.0.saturating_sub(NOT_BEFORE_BACKDATE.0));
+    Ok((date(from)?, date(issued.later.plus(lifetime))?))
 }
 
 /// The cell stands in the authority's own subject.

@@ -1,6 +1,6 @@
 //! The one place at which the time of day enters a process: masters, agents, schedulers, shims and
 //! the command line all ask here. It dates certificates and what people read, tells each part's
-//! clock to the masters, and is what log time is led by (`crates/control/src/dating.rs`); no other
+//! clock to the masters, and is what log time is led by (`crates/control/src/log_time.rs`); no other
 //! decision is made by it, because it may jump.
 //!
 //! A debug build shifts it by the milliseconds in the file that `CELL_CLOCK_OFFSET_FILE` names,

@@ -11,7 +11,7 @@
 use crate::secret::{Secret, sha256, unhex32};
 use crate::spiffe::{Identity, Part};
 use crate::tls::{TlsError, certificates};
-use cellwright_cell::credential::KeyPrint;
+use cellwright_cell::credential::KeyFingerprint;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
@@ -28,17 +28,17 @@ pub const AUTHORITY_PATH: &str = "/internal/authority";
 /// Where a part gets its next certificate.
 pub const RENEW_PATH: &str = "/internal/renew";
 /// Life of a part's certificate.
-pub const CERTIFICATE_LIFE: Span = Span::seconds(24 * 3600);
+pub const CERTIFICATE_LIFETIME: Span = Span::seconds(24 * 3600);
 /// How far certificates reach back before they were made, for clocks that lag behind.
-pub const BACKDATED: Span = Span::seconds(2 * 3600);
+pub const NOT_BEFORE_BACKDATE: Span = Span::seconds(2 * 3600);
 /// A certificate that begins this much later than now, or ended this long ago, is still good: its
 /// signer's clock may be ahead, or that of whoever looks at it.
-pub const TOLERANCE: Span = Span::seconds(3600);
+pub const CLOCK_SKEW_TOLERANCE: Span = Span::seconds(3600);
 /// Stands for the cell in a signing request that comes with a join token: its holder does not know
 /// the cell's name yet, and the token's fingerprint says more than a name.
-const NOT_KNOWN_YET: &str = "joining";
+const UNKNOWN_CELL: &str = "joining";
 /// First piece of a join token's text.
-const JOIN_TOKEN: &str = "CELL-JOIN";
+const JOIN_TOKEN_PREFIX: &str = "CELL-JOIN";
 
 /// Why there is no key, no request or no identity.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +50,9 @@ pub enum EnrollError {
     #[error("the certificate does not parse: {0}")]
     Certificate(String),
     #[error("the certificate names {found} parts of cells; allowed: exactly 1")]
-    Names { found: usize },
+    AmbiguousIdentity { found: usize },
     #[error("{host:?} is neither a host name nor an address")]
-    Host { host: String },
+    InvalidHost { host: String },
     #[error("join token: {0}")]
     Token(&'static str),
 }
@@ -72,7 +72,7 @@ pub struct JoinRequest {
 pub enum JoinReply {
     Certified(JoinAnswer),
     /// A replica is to ask again: an operator has not confirmed it yet.
-    Waiting(ToConfirm),
+    Waiting(PendingConfirmation),
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -86,10 +86,10 @@ pub struct JoinAnswer {
 
 /// A replica that waits for an operator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ToConfirm {
+pub struct PendingConfirmation {
     pub cell: Name,
     /// As the cell has it; whoever waits shows its own.
-    pub key: KeyPrint,
+    pub key: KeyFingerprint,
     /// Who is not confirmed by then joins with another token.
     pub until: Time,
 }
@@ -149,7 +149,7 @@ impl JoinToken {
             JoinKind::Scheduler => "scheduler",
         };
         Secret::new(format!(
-            "{JOIN_TOKEN}.{kind}.{}.{}.{}.{}",
+            "{JOIN_TOKEN_PREFIX}.{kind}.{}.{}.{}.{}",
             self.name,
             self.id,
             self.secret.expose(),
@@ -161,7 +161,7 @@ impl JoinToken {
     /// What is wrong with the text; never the text itself, which may be most of a good token.
     pub fn parse(text: &str) -> Result<JoinToken, EnrollError> {
         let pieces: Vec<&str> = text.trim().split('.').collect();
-        let [JOIN_TOKEN, kind, name, id, secret, fingerprint] = pieces[..] else {
+        let [JOIN_TOKEN_PREFIX, kind, name, id, secret, fingerprint] = pieces[..] else {
             return Err(EnrollError::Token(
                 "must be CELL-JOIN.<kind>.<name>.<id>.<secret>.<fingerprint>, copied whole",
             ));
@@ -187,9 +187,9 @@ impl JoinToken {
     ///
     /// # Errors
     /// When a host is not one, or the system has no randomness.
-    pub fn signing_key(&self, hosts: &[String]) -> Result<NewKey, EnrollError> {
-        let cell = Name::new(NOT_KNOWN_YET).map_err(|_| EnrollError::Token("no cell"))?;
-        NewKey::make(&Identity { cell, part: self.part() }, hosts)
+    pub fn generate_key(&self, hosts: &[String]) -> Result<NewKey, EnrollError> {
+        let cell = Name::new(UNKNOWN_CELL).map_err(|_| EnrollError::Token("no cell"))?;
+        NewKey::generate(&Identity { cell, part: self.part() }, hosts)
     }
 
     /// The part that the token makes of its holder.
@@ -215,7 +215,7 @@ impl NewKey {
     ///
     /// # Errors
     /// When a host is not one, or the system has no randomness.
-    pub fn make(identity: &Identity, hosts: &[String]) -> Result<NewKey, EnrollError> {
+    pub fn generate(identity: &Identity, hosts: &[String]) -> Result<NewKey, EnrollError> {
         let crypto = |why: rcgen::Error| EnrollError::Crypto(why.to_string());
         let key = KeyPair::generate().map_err(crypto)?;
         let mut params = CertificateParams::default();
@@ -243,7 +243,7 @@ pub fn alternative_names(
     identity: &Identity,
     hosts: &[String],
 ) -> Result<Vec<SanType>, EnrollError> {
-    let bad = |host: &str| EnrollError::Host { host: host.chars().take(260).collect() };
+    let bad = |host: &str| EnrollError::InvalidHost { host: host.chars().take(260).collect() };
     let uri = identity.to_string();
     let mut names = vec![SanType::URI(uri.as_str().try_into().map_err(|_| bad(&uri))?)];
     for host in hosts {
@@ -271,34 +271,36 @@ fn is_host_name(host: &str) -> bool {
 
 /// The fingerprint of a public key, of its bits alone.
 #[must_use]
-pub fn key_print(public_key: &[u8]) -> KeyPrint {
+pub fn key_fingerprint(public_key: &[u8]) -> KeyFingerprint {
     let digest = sha256(public_key);
-    KeyPrint(std::array::from_fn(|at| digest[at]))
+    KeyFingerprint(std::array::from_fn(|at| digest[at]))
 }
 
 /// The fingerprint of the public half of a private key in PEM.
 ///
 /// # Errors
 /// When it is none.
-pub fn own_key_print(key: &Secret) -> Result<KeyPrint, EnrollError> {
+pub fn own_key_fingerprint(key: &Secret) -> Result<KeyFingerprint, EnrollError> {
     let pair = KeyPair::from_pem(key.expose()).map_err(|e| EnrollError::Crypto(e.to_string()))?;
-    Ok(key_print(pair.public_key_raw()))
+    Ok(key_fingerprint(pair.public_key_raw()))
 }
 
 /// What a certificate says of its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct CertificateHolder {
     pub identity: Identity,
     /// Of the key it is for.
-    pub key: KeyPrint,
+    pub key: KeyFingerprint,
     pub from: Time,
     pub until: Time,
 }
 
-impl Holder {
+impl CertificateHolder {
     /// # Errors
     /// When the certificate does not parse, or does not name exactly one part of a cell.
-    pub fn of(certificate: &CertificateDer<'_>) -> Result<Holder, EnrollError> {
+    pub fn from_certificate(
+        certificate: &CertificateDer<'_>,
+    ) -> Result<CertificateHolder, EnrollError> {
         let text = |why: &dyn std::fmt::Display| EnrollError::Certificate(why.to_string());
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|w| text(&w))?;
         let names = certificate.subject_alternative_name().map_err(|w| text(&w))?;
@@ -311,62 +313,62 @@ impl Holder {
             })
             .collect();
         let [uri] = uris[..] else {
-            return Err(EnrollError::Names { found: uris.len() });
+            return Err(EnrollError::AmbiguousIdentity { found: uris.len() });
         };
         let identity = Identity::parse(uri).map_err(|w| text(&w))?;
         let validity = certificate.validity();
         let time = |seconds: i64| Time(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
         let from = time(validity.not_before.timestamp());
-        let key = key_print(&certificate.public_key().subject_public_key.data);
-        Ok(Holder { identity, key, from, until: time(validity.not_after.timestamp()) })
+        let key = key_fingerprint(&certificate.public_key().subject_public_key.data);
+        Ok(CertificateHolder { identity, key, from, until: time(validity.not_after.timestamp()) })
     }
 
     /// # Errors
-    /// As [`Holder::of`], for the first certificate of a PEM text.
-    pub fn of_pem(pem: &str) -> Result<Holder, EnrollError> {
-        Holder::of(&certificates("certificate", pem)?[0])
+    /// As [`CertificateHolder::from_certificate`], for the first certificate of a PEM text.
+    pub fn from_pem(pem: &str) -> Result<CertificateHolder, EnrollError> {
+        CertificateHolder::from_certificate(&certificates("certificate", pem)?[0])
     }
 
     /// When to ask for the next certificate: at two thirds of this one's life, so that a cell may
     /// be away for eight hours before a part loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
-        let issued = issued(self.from, self.until);
+        let issued = issued_at(self.from, self.until);
         issued.plus(Span(self.until.since(issued).0 / 3 * 2))
     }
 
     /// Whether whoever signs for itself should do so now: in time, and when the clock says that it
     /// was signed in the future, for then it was signed by a clock that was ahead.
     #[must_use]
-    pub fn is_stale(&self, now: Time) -> bool {
-        let ahead = issued(self.from, self.until).since(now);
+    pub fn is_renewal_due(&self, now: Time) -> bool {
+        let ahead = issued_at(self.from, self.until).since(now);
         now >= self.renew_at() || ahead > Span::seconds(60)
     }
 
     /// Whether it opens nothing any more, clocks that differ allowed for.
     #[must_use]
-    pub fn is_over(&self, now: Time) -> bool {
-        self.over() <= now
+    pub fn is_expired(&self, now: Time) -> bool {
+        self.effective_expiry() <= now
     }
 
     /// When it opens nothing any more, clocks that differ allowed for.
     #[must_use]
-    pub fn over(&self) -> Time {
-        self.until.plus(tolerated(self.from, self.until))
+    pub fn effective_expiry(&self) -> Time {
+        self.until.plus(expiry_tolerance(self.from, self.until))
     }
 }
 
 /// For how long a certificate is taken after its end, by clocks that differ: as long as it lived,
-/// and never longer than [`TOLERANCE`]. One that was made for seconds is not good for an hour.
+/// and never longer than [`CLOCK_SKEW_TOLERANCE`]. One that was made for seconds is not good for an hour.
 #[must_use]
-pub fn tolerated(from: Time, until: Time) -> Span {
-    until.since(issued(from, until)).min(TOLERANCE)
+pub fn expiry_tolerance(from: Time, until: Time) -> Span {
+    until.since(issued_at(from, until)).min(CLOCK_SKEW_TOLERANCE)
 }
 
 /// When a certificate that says this was made: whoever renews in time counts from then.
 #[must_use]
-pub fn issued(from: Time, until: Time) -> Time {
-    from.plus(BACKDATED).min(until)
+pub fn issued_at(from: Time, until: Time) -> Time {
+    from.plus(NOT_BEFORE_BACKDATE).min(until)
 }
 
 #[cfg(test)]

@@ -5,19 +5,19 @@
 //! certificate, so that a crash between the two leaves a pair that does not match, which the start
 //! repairs by signing anew: this replica holds the authority.
 
-use crate::authority::{Authority, AuthorityError, Papers};
-use crate::private::write_private;
+use crate::authority::{Authority, AuthorityError, Credentials};
+use crate::private_files::write_private;
 use crate::secret::Secret;
-use crate::tls::Shown;
+use crate::tls::CertificateResolver;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-const AUTHORITY: &str = "authority.pem";
-const AUTHORITY_KEY: &str = "authority.key";
-const NODE: &str = "node.pem";
-const NODE_KEY: &str = "node.key";
+const AUTHORITY_FILE: &str = "authority.pem";
+const AUTHORITY_KEY_FILE: &str = "authority.key";
+const NODE_CERTIFICATE_FILE: &str = "node.pem";
+const NODE_KEY_FILE: &str = "node.key";
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
@@ -37,7 +37,7 @@ pub struct IdentityFiles(PathBuf);
 
 impl IdentityFiles {
     #[must_use]
-    pub fn in_data(data: &Path) -> IdentityFiles {
+    pub fn in_data_dir(data: &Path) -> IdentityFiles {
         IdentityFiles(data.join("identity"))
     }
 
@@ -50,22 +50,22 @@ impl IdentityFiles {
 
     #[must_use]
     pub fn has_authority(&self) -> bool {
-        self.0.join(AUTHORITY_KEY).exists()
+        self.0.join(AUTHORITY_KEY_FILE).exists()
     }
 
     /// # Errors
     /// When a file is missing, readable by others, or does not hold what it should.
-    pub fn authority(&self) -> Result<Authority, FilesError> {
-        let certificate = self.read(AUTHORITY)?;
-        let key = self.read_private(AUTHORITY_KEY)?;
+    pub fn load_authority(&self) -> Result<Authority, FilesError> {
+        let certificate = self.read(AUTHORITY_FILE)?;
+        let key = self.read_private(AUTHORITY_KEY_FILE)?;
         Ok(Authority::from_pem(certificate, key)?)
     }
 
     /// # Errors
     /// When a file cannot be written.
     pub fn save_authority(&self, certificate: &str, key: &Secret) -> Result<(), FilesError> {
-        self.replace(AUTHORITY_KEY, key.expose())?;
-        self.replace(AUTHORITY, certificate)
+        self.replace(AUTHORITY_KEY_FILE, key.expose())?;
+        self.replace(AUTHORITY_FILE, certificate)
     }
 
     /// This replica's own certificate and key; nothing if there is none, or the two do not belong
@@ -73,20 +73,23 @@ impl IdentityFiles {
     ///
     /// # Errors
     /// When a file cannot be read or others can read the key.
-    pub fn papers(&self) -> Result<Option<Papers>, FilesError> {
-        if !self.0.join(NODE).exists() || !self.0.join(NODE_KEY).exists() {
+    pub fn load_credentials(&self) -> Result<Option<Credentials>, FilesError> {
+        if !self.0.join(NODE_CERTIFICATE_FILE).exists() || !self.0.join(NODE_KEY_FILE).exists() {
             return Ok(None);
         }
-        let papers = Papers { certificate: self.read(NODE)?, key: self.read_private(NODE_KEY)? };
-        let matches = Shown::new(&papers.certificate, &papers.key).is_ok();
-        Ok(matches.then_some(papers))
+        let credentials = Credentials {
+            certificate: self.read(NODE_CERTIFICATE_FILE)?,
+            key: self.read_private(NODE_KEY_FILE)?,
+        };
+        let matches = CertificateResolver::new(&credentials.certificate, &credentials.key).is_ok();
+        Ok(matches.then_some(credentials))
     }
 
     /// # Errors
     /// When a file cannot be written.
-    pub fn save_papers(&self, papers: &Papers) -> Result<(), FilesError> {
-        self.replace(NODE_KEY, papers.key.expose())?;
-        self.replace(NODE, &papers.certificate)
+    pub fn save_credentials(&self, credentials: &Credentials) -> Result<(), FilesError> {
+        self.replace(NODE_KEY_FILE, credentials.key.expose())?;
+        self.replace(NODE_CERTIFICATE_FILE, &credentials.certificate)
     }
 
     fn read(&self, name: &str) -> Result<String, FilesError> {

@@ -10,16 +10,16 @@
 //! | `task_identity` | certificates of tasks |
 //! | `tls` | client and server configurations, whom they trust |
 //! | `secret` | tokens and keys in memory, their hashes |
-//! | `private` | files and folders that nobody else may read |
-//! | `seats` | places for connections, by who is at the other end |
+//! | `private_files` | files and folders that nobody else may read |
+//! | `connection_limits` | places for connections, by who is at the other end |
 //! | `clock` | the one place where the wall clock is read |
 
 pub mod authority;
 pub mod clock;
+pub mod connection_limits;
 pub mod enroll;
 pub mod files;
-pub mod private;
-pub mod seats;
+pub mod private_files;
 pub mod secret;
 pub mod spiffe;
 pub mod task_identity;

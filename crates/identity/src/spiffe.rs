@@ -30,7 +30,7 @@ pub enum Part {
     "{text:?} is not an identity; allowed: spiffe://<cell>/<kind>/<name> with kind \
      master, agent, scheduler or user"
 )]
-pub struct BadIdentity {
+pub struct InvalidIdentity {
     pub text: String,
 }
 
@@ -56,7 +56,7 @@ impl Part {
 
     /// The part of this kind and name, if there is such a kind.
     #[must_use]
-    pub fn of(kind: &str, name: Name) -> Option<Part> {
+    pub fn from_kind(kind: &str, name: Name) -> Option<Part> {
         Some(match kind {
             "master" => Part::Master(name),
             "agent" => Part::Agent(name),
@@ -76,18 +76,18 @@ impl fmt::Display for Part {
 impl Identity {
     /// # Errors
     /// When the text is anything but exactly a cell, a known kind and a name.
-    pub fn parse(text: &str) -> Result<Identity, BadIdentity> {
-        parts(text).ok_or_else(|| BadIdentity { text: text.chars().take(200).collect() })
+    pub fn parse(text: &str) -> Result<Identity, InvalidIdentity> {
+        parse_parts(text).ok_or_else(|| InvalidIdentity { text: text.chars().take(200).collect() })
     }
 }
 
-fn parts(text: &str) -> Option<Identity> {
+fn parse_parts(text: &str) -> Option<Identity> {
     let mut pieces = text.strip_prefix("spiffe://")?.split('/');
     let (cell, kind, name) = (pieces.next()?, pieces.next()?, pieces.next()?);
     if pieces.next().is_some() {
         return None;
     }
-    let part = Part::of(kind, Name::new(name).ok()?)?;
+    let part = Part::from_kind(kind, Name::new(name).ok()?)?;
     Some(Identity { cell: Name::new(cell).ok()?, part })
 }
 

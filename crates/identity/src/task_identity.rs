@@ -6,7 +6,7 @@
 //! Its text has one piece more than that of a part of the cell, and names are matched whole: a task
 //! can never pass for a master, an agent or a person.
 
-use crate::enroll::{EnrollError, issued};
+use crate::enroll::{EnrollError, issued_at};
 use crate::secret::Secret;
 use crate::tls::certificates;
 use cellwright_cell::id::TaskId;
@@ -67,18 +67,18 @@ pub fn signing_request(key: &Secret) -> Result<String, EnrollError> {
 
 /// What a task's certificate says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskHolder {
+pub struct TaskCertificate {
     pub uri: String,
     pub from: Time,
     pub until: Time,
 }
 
-impl TaskHolder {
+impl TaskCertificate {
     /// Of the first certificate of a PEM text.
     ///
     /// # Errors
     /// When it does not parse, or does not name exactly one URI.
-    pub fn of_pem(pem: &str) -> Result<TaskHolder, EnrollError> {
+    pub fn from_pem(pem: &str) -> Result<TaskCertificate, EnrollError> {
         let text = |why: &dyn std::fmt::Display| EnrollError::Certificate(why.to_string());
         let chain = certificates("certificate", pem)?;
         let (_, certificate) = X509Certificate::from_der(&chain[0]).map_err(|w| text(&w))?;
@@ -90,10 +90,12 @@ impl TaskHolder {
                 _ => None,
             })
             .collect();
-        let [uri] = &uris[..] else { return Err(EnrollError::Names { found: uris.len() }) };
+        let [uri] = &uris[..] else {
+            return Err(EnrollError::AmbiguousIdentity { found: uris.len() });
+        };
         let validity = certificate.validity();
         let time = |seconds: i64| Time(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
-        Ok(TaskHolder {
+        Ok(TaskCertificate {
             uri: uri.clone(),
             from: time(validity.not_before.timestamp()),
             until: time(validity.not_after.timestamp()),
@@ -104,7 +106,7 @@ impl TaskHolder {
     /// hour before a task loses its identity.
     #[must_use]
     pub fn renew_at(&self) -> Time {
-        let issued = issued(self.from, self.until);
+        let issued = issued_at(self.from, self.until);
         issued.plus(Span(self.until.since(issued).0 / 2))
     }
 }
@@ -128,6 +130,6 @@ mod tests {
         let request = signing_request(&new_key().unwrap()).unwrap();
         assert!(request.contains("CERTIFICATE REQUEST"), "{request}");
         assert!(signing_request(&Secret::new("no key".into())).is_err());
-        assert!(TaskHolder::of_pem(&request).is_err());
+        assert!(TaskCertificate::from_pem(&request).is_err());
     }
 }

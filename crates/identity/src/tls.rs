@@ -6,15 +6,15 @@
 //!
 //! Agents are dialled too, by masters and by each other. Their certificates name no host, so none
 //! of them passes for a master; whoever dials an agent wants the identity in its certificate
-//! ([`client_of_part`]), and an agent talks to nobody who shows none ([`server_for_parts`]).
+//! ([`client_config_for_part`]), and an agent talks to nobody who shows none ([`server_config_for_parts`]).
 //!
 //! The cryptography provider is passed by hand everywhere, so that no library can choose another
 //! by installing a process-wide default first. Sessions are not resumed: a full handshake checks
 //! that the certificate is still valid. Clocks differ: what is not valid yet, or not any more, by
-//! less than [`TOLERANCE`] is.
+//! less than [`CLOCK_SKEW_TOLERANCE`] is.
 
 use crate::clock::TlsTime;
-use crate::enroll::{Holder, TOLERANCE, tolerated};
+use crate::enroll::{CLOCK_SKEW_TOLERANCE, CertificateHolder, expiry_tolerance};
 use crate::secret::{Secret, hex, sha256};
 use crate::spiffe::Identity;
 use cellwright_cell::time::Time;
@@ -84,31 +84,31 @@ pub enum Trust {
 
 /// The certificate a part shows at present. It is exchanged while connections go on, so renewal
 /// restarts nothing.
-pub struct Shown(RwLock<Arc<CertifiedKey>>);
+pub struct CertificateResolver(RwLock<Arc<CertifiedKey>>);
 
-impl Shown {
+impl CertificateResolver {
     /// # Errors
     /// When the texts do not parse or the key does not belong to the certificate.
-    pub fn new(chain_pem: &str, key_pem: &Secret) -> Result<Arc<Shown>, TlsError> {
-        Ok(Arc::new(Shown(RwLock::new(certified(chain_pem, key_pem)?))))
+    pub fn new(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertificateResolver>, TlsError> {
+        Ok(Arc::new(CertificateResolver(RwLock::new(certified_key(chain_pem, key_pem)?))))
     }
 
     /// Shows another certificate from the next handshake on.
     ///
     /// # Errors
-    /// As [`Shown::new`]; the old one stays in use then.
-    pub fn exchange(&self, chain_pem: &str, key_pem: &Secret) -> Result<(), TlsError> {
-        let fresh = certified(chain_pem, key_pem)?;
+    /// As [`CertificateResolver::new`]; the old one stays in use then.
+    pub fn replace(&self, chain_pem: &str, key_pem: &Secret) -> Result<(), TlsError> {
+        let fresh = certified_key(chain_pem, key_pem)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    fn now(&self) -> Arc<CertifiedKey> {
+    fn current(&self) -> Arc<CertifiedKey> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn certified(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertifiedKey>, TlsError> {
+fn certified_key(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertifiedKey>, TlsError> {
     let chain = certificates("certificate", chain_pem)?;
     let key = PrivateKeyDer::from_pem_slice(key_pem.expose().as_bytes())
         .map_err(|why| TlsError::Pem { what: "private key", why: why.to_string() })?;
@@ -116,21 +116,21 @@ fn certified(chain_pem: &str, key_pem: &Secret) -> Result<Arc<CertifiedKey>, Tls
 }
 
 /// rustls wants resolvers to be printable; this one prints only that it is there.
-impl std::fmt::Debug for Shown {
+impl std::fmt::Debug for CertificateResolver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shown")
     }
 }
 
-impl ResolvesServerCert for Shown {
+impl ResolvesServerCert for CertificateResolver {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.now())
+        Some(self.current())
     }
 }
 
-impl ResolvesClientCert for Shown {
+impl ResolvesClientCert for CertificateResolver {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(self.now())
+        Some(self.current())
     }
 
     fn has_certs(&self) -> bool {
@@ -142,44 +142,48 @@ impl ResolvesClientCert for Shown {
 ///
 /// # Errors
 /// When the trusted certificate does not parse.
-pub fn client(trust: &Trust, shown: Option<Arc<Shown>>) -> Result<ClientConfig, TlsError> {
+pub fn client_config(
+    trust: &Trust,
+    resolver: Option<Arc<CertificateResolver>>,
+) -> Result<ClientConfig, TlsError> {
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
         Trust::Authority(pem) => server_verifier(&certificates("authority", pem)?)?,
-        Trust::Fingerprint(pin) => Arc::new(Pinned {
+        Trust::Fingerprint(pin) => Arc::new(PinnedAuthority {
             fingerprint: pin.clone(),
             algorithms: provider().signature_verification_algorithms,
         }),
     };
-    dialling(verifier, shown)
+    build_client_config(verifier, resolver)
 }
 
 /// The side of whoever dials a part that is known by its identity and not by a host's name.
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
-pub fn client_of_part(
+pub fn client_config_for_part(
     authority_pem: &str,
     part: Identity,
-    shown: Arc<Shown>,
+    resolver: Arc<CertificateResolver>,
 ) -> Result<ClientConfig, TlsError> {
-    let roots = roots(&certificates("authority", authority_pem)?)?;
+    let roots = root_store(&certificates("authority", authority_pem)?)?;
     let algorithms = provider().signature_verification_algorithms;
-    let mut config = dialling(Arc::new(OfPart { roots, part, algorithms }), Some(shown))?;
+    let mut config =
+        build_client_config(Arc::new(PartVerifier { roots, part, algorithms }), Some(resolver))?;
     // There is no name to ask for.
     config.enable_sni = false;
     Ok(config)
 }
 
-fn dialling(
+fn build_client_config(
     verifier: Arc<dyn ServerCertVerifier>,
-    shown: Option<Arc<Shown>>,
+    resolver: Option<Arc<CertificateResolver>>,
 ) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_details(provider(), Arc::new(TlsTime))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let mut config = match shown {
-        Some(shown) => builder.with_client_cert_resolver(shown),
+    let mut config = match resolver {
+        Some(resolver) => builder.with_client_cert_resolver(resolver),
         None => builder.with_no_client_auth(),
     };
     config.resumption = rustls::client::Resumption::disabled();
@@ -190,17 +194,17 @@ fn dialling(
 /// for nothing else. The handshake ends before they have shown that the key is theirs, so this is
 /// for people to read and decides nothing.
 #[derive(Clone, Default)]
-pub struct OutOfDate(Option<Arc<Hear>>);
+pub struct OutOfDateHook(Option<Arc<HolderCallback>>);
 
-type Hear = dyn Fn(&Holder) + Send + Sync;
+type HolderCallback = dyn Fn(&CertificateHolder) + Send + Sync;
 
-impl OutOfDate {
-    pub fn told(hear: impl Fn(&Holder) + Send + Sync + 'static) -> OutOfDate {
-        OutOfDate(Some(Arc::new(hear)))
+impl OutOfDateHook {
+    pub fn new(callback: impl Fn(&CertificateHolder) + Send + Sync + 'static) -> OutOfDateHook {
+        OutOfDateHook(Some(Arc::new(callback)))
     }
 }
 
-impl std::fmt::Debug for OutOfDate {
+impl std::fmt::Debug for OutOfDateHook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OutOfDate")
     }
@@ -210,17 +214,17 @@ impl std::fmt::Debug for OutOfDate {
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
-pub fn server(
+pub fn server_config(
     authority_pem: &str,
-    shown: Arc<Shown>,
-    out_of_date: OutOfDate,
+    resolver: Arc<CertificateResolver>,
+    out_of_date: OutOfDateHook,
 ) -> Result<ServerConfig, TlsError> {
-    let roots = roots(&certificates("authority", authority_pem)?)?;
+    let roots = root_store(&certificates("authority", authority_pem)?)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .allow_unauthenticated()
         .build()
         .map_err(|why| TlsError::Verifier(why.to_string()))?;
-    serving(Tolerant { verifier, out_of_date }, shown, &["h2", "http/1.1"])
+    build_server_config(ClockSkewTolerant { verifier, out_of_date }, resolver, &["h2", "http/1.1"])
 }
 
 /// The side of a part that only other parts of the cell dial: without a good certificate there is
@@ -228,30 +232,33 @@ pub fn server(
 ///
 /// # Errors
 /// When the authority's certificate does not parse.
-pub fn server_for_parts(authority_pem: &str, shown: Arc<Shown>) -> Result<ServerConfig, TlsError> {
-    let roots = roots(&certificates("authority", authority_pem)?)?;
+pub fn server_config_for_parts(
+    authority_pem: &str,
+    resolver: Arc<CertificateResolver>,
+) -> Result<ServerConfig, TlsError> {
+    let roots = root_store(&certificates("authority", authority_pem)?)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|why| TlsError::Verifier(why.to_string()))?;
-    let out_of_date = OutOfDate::default();
-    serving(Tolerant { verifier, out_of_date }, shown, &["http/1.1"])
+    let out_of_date = OutOfDateHook::default();
+    build_server_config(ClockSkewTolerant { verifier, out_of_date }, resolver, &["http/1.1"])
 }
 
-fn serving(
-    verifier: Tolerant<dyn ClientCertVerifier>,
-    shown: Arc<Shown>,
+fn build_server_config(
+    verifier: ClockSkewTolerant<dyn ClientCertVerifier>,
+    resolver: Arc<CertificateResolver>,
     protocols: &[&str],
 ) -> Result<ServerConfig, TlsError> {
     let mut config = ServerConfig::builder_with_details(provider(), Arc::new(TlsTime))
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(shown);
+        .with_cert_resolver(resolver);
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
+fn root_store(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {
         roots.add(certificate.clone())?;
@@ -261,16 +268,18 @@ fn roots(certificates: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsE
 
 fn server_verifier(
     authority: &[CertificateDer<'static>],
-) -> Result<Arc<Tolerant<WebPkiServerVerifier>>, TlsError> {
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(authority)?), provider())
+) -> Result<Arc<ClockSkewTolerant<WebPkiServerVerifier>>, TlsError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(root_store(authority)?), provider())
         .build()
-        .map(|verifier| Arc::new(Tolerant { verifier, out_of_date: OutOfDate::default() }))
+        .map(|verifier| {
+            Arc::new(ClockSkewTolerant { verifier, out_of_date: OutOfDateHook::default() })
+        })
         .map_err(|why| TlsError::Verifier(why.to_string()))
 }
 
 /// The moment at which a certificate is looked at: now, or the nearest at which it is valid if that
-/// is within [`TOLERANCE`], and after its end within what is [`tolerated`].
-fn moment(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
+/// is within [`CLOCK_SKEW_TOLERANCE`], and after its end within what is [`expiry_tolerance`].
+fn verification_time(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
     let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return now };
     let seconds = |at: i64| u64::try_from(at).unwrap_or(0);
     let from = seconds(parsed.validity().not_before.timestamp());
@@ -281,8 +290,8 @@ fn moment(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
     let nearest = now.as_secs().clamp(from, until);
     let time = |seconds: u64| Time(seconds.saturating_mul(1000));
     let tolerated = match now.as_secs() > until {
-        true => tolerated(time(from), time(until)),
-        false => TOLERANCE,
+        true => expiry_tolerance(time(from), time(until)),
+        false => CLOCK_SKEW_TOLERANCE,
     };
     match nearest.abs_diff(now.as_secs()) <= tolerated.0 / 1000 {
         true => UnixTime::since_unix_epoch(Duration::from_secs(nearest)),
@@ -290,14 +299,14 @@ fn moment(certificate: &CertificateDer<'_>, now: UnixTime) -> UnixTime {
     }
 }
 
-/// Verifies as another does, at the [`moment`] of a certificate.
+/// Verifies as another does, at the [`verification_time`] of a certificate.
 #[derive(Debug)]
-struct Tolerant<V: ?Sized> {
+struct ClockSkewTolerant<V: ?Sized> {
     verifier: Arc<V>,
-    out_of_date: OutOfDate,
+    out_of_date: OutOfDateHook,
 }
 
-impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
+impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for ClockSkewTolerant<V> {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -306,7 +315,7 @@ impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let now = moment(end_entity, now);
+        let now = verification_time(end_entity, now);
         self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
@@ -333,7 +342,7 @@ impl<V: ServerCertVerifier + ?Sized> ServerCertVerifier for Tolerant<V> {
     }
 }
 
-impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
+impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for ClockSkewTolerant<V> {
     fn offer_client_auth(&self) -> bool {
         self.verifier.offer_client_auth()
     }
@@ -353,13 +362,13 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verify = |at| self.verifier.verify_client_cert(end_entity, intermediates, at);
-        let found = verify(moment(end_entity, now));
+        let found = verify(verification_time(end_entity, now));
         if found.is_err()
-            && let Some(hear) = &self.out_of_date.0
-            && let Ok(holder) = Holder::of(end_entity)
+            && let Some(callback) = &self.out_of_date.0
+            && let Ok(holder) = CertificateHolder::from_certificate(end_entity)
             && verify(UnixTime::since_unix_epoch(Duration::from_millis(holder.until.0))).is_ok()
         {
-            hear(&holder);
+            callback(&holder);
         }
         found
     }
@@ -390,12 +399,12 @@ impl<V: ClientCertVerifier + ?Sized> ClientCertVerifier for Tolerant<V> {
 /// Trusts the authority whose fingerprint is known, once the server has shown its certificate.
 /// From there on everything is checked as usual, validity and host name included.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedAuthority {
     fingerprint: String,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedAuthority {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -406,7 +415,7 @@ impl ServerCertVerifier for Pinned {
     ) -> Result<ServerCertVerified, Error> {
         let authority = intermediates
             .iter()
-            .find(|shown| fingerprint(shown) == self.fingerprint)
+            .find(|presented| fingerprint(presented) == self.fingerprint)
             .ok_or(Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
         server_verifier(&[authority.clone().into_owned()])
             .map_err(|why| Error::General(why.to_string()))?
@@ -438,13 +447,13 @@ impl ServerCertVerifier for Pinned {
 
 /// Trusts one part of the cell: a server's certificate of the authority that names exactly it.
 #[derive(Debug)]
-struct OfPart {
+struct PartVerifier {
     roots: RootCertStore,
     part: Identity,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for OfPart {
+impl ServerCertVerifier for PartVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -459,10 +468,10 @@ impl ServerCertVerifier for OfPart {
             &parsed,
             &self.roots,
             intermediates,
-            moment(end_entity, now),
+            verification_time(end_entity, now),
             algorithms,
         )?;
-        match Holder::of(end_entity) {
+        match CertificateHolder::from_certificate(end_entity) {
             Ok(holder) if holder.identity == self.part => Ok(ServerCertVerified::assertion()),
             _ => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
         }

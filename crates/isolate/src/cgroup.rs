@@ -7,21 +7,21 @@
 //! [`Layout`] found. Rejected: a back end per machine, which would leave a hybrid machine with the
 //! worst of both; a library crate, which would decide on layouts for us.
 
-mod emptied;
-mod entering;
+mod group_path;
+mod join;
+mod kill;
 mod layout;
-mod name;
-mod settings;
+mod limits;
 mod tree;
 mod v1;
 mod v2;
 
 pub use cellwright_agent_core::cpus::CpuList;
-pub use entering::ITSELF;
-pub use layout::{Controller, Layout, LayoutKind, Place};
-pub use name::GroupPath;
-pub(crate) use settings::parse_cpus;
-pub use settings::{BlockDevice, Limits, MAX_WEIGHT, cpu_weight};
+pub use group_path::GroupPath;
+pub use join::SELF_PID;
+pub use layout::{Controller, ControllerMount, Layout, LayoutKind};
+pub(crate) use limits::parse_cpus;
+pub use limits::{BlockDevice, Limits, MAX_WEIGHT, cpu_weight};
 pub use tree::{Group, Tree};
 
 use std::time::Duration;

@@ -14,21 +14,22 @@
 mod bundle;
 mod config;
 mod device;
-mod leftover;
-mod lent;
+mod host_volume;
+mod orphans;
 mod probe;
 mod runtime;
 mod seccomp;
 mod spec;
 mod users;
 
-pub use bundle::{Bundle, is_open_to_all, write_private};
+pub use bundle::{Bundle, is_world_traversable, write_private};
 pub use device::DeviceNode;
-pub use leftover::{Swept, sweep};
-pub use lent::HeldFolder;
+pub use host_volume::PinnedHostPath;
+pub use orphans::{SweepReport, sweep};
 pub use probe::{Obstacle, Probe, probe};
 pub use runtime::{Exec, Runc, Runtime, Streams};
 pub use spec::{
-    Bind, Borrowed, ContainerId, ContainerSpec, IdRange, Network, Rlimit, RlimitKind, Scratch, User,
+    Bind, ContainerId, ContainerSpec, HostVolumeMount, IdRange, Network, Rlimit, RlimitKind,
+    Scratch, User,
 };
-pub use users::{IdMap, Maker};
+pub use users::{IdMap, UserNsOwner};

@@ -2,8 +2,8 @@
 //! not enough for all.
 //!
 //! Nothing here knows of cells or masters. An agent asks [`machine`] what there is, opens a
-//! [`cgroup::Tree`], gives each task a [`cgroup::Group`] with limits and, where
-//! [`container::Probe`] says that it works, a container around it; once a second it reads
+//! [`cgroup::Tree`], gives each task a [`cgroup::ReasonGroup`] with limits and, where
+//! [`container::ProbeMachine`] says that it works, a container around it; once a second it reads
 //! [`usage`] and does what the control loops of `agent-core` decide.
 //!
 //! Nothing here decides: so the policy is tested without root, and what needs root is short.

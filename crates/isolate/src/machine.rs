@@ -5,9 +5,9 @@
 //! allow (an agent in a container must not promise the whole host), less a reserve for the system.
 
 use crate::Error;
-use crate::cgroup::{Controller, CpuList, Layout, Place, parse_cpus};
+use crate::cgroup::{Controller, ControllerMount, CpuList, Layout, parse_cpus};
 use crate::kernel_file::{keyed, number_or_max, parse, read, read_if_there};
-use cellwright_agent_core::control::Room;
+use cellwright_agent_core::resource_control::AvailableResources;
 use cellwright_cell::constraint::{AttributeValue, Attributes};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Resources;
@@ -40,7 +40,7 @@ impl fmt::Display for BootId {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct MachineFacts {
     pub hostname: String,
     pub boot: BootId,
     /// Everything, the reserve included. Disk rate is not measured, so it is 0 unless an operator
@@ -57,17 +57,17 @@ pub struct Facts {
 ///
 /// # Errors
 /// When the kernel does not tell something that cannot be done without.
-pub fn discover(data: &Path) -> Result<Facts, Error> {
+pub fn discover(data: &Path) -> Result<MachineFacts, Error> {
     let layout = Layout::detect().ok();
-    let around = layout.as_ref().map(limits_around_us).transpose()?.unwrap_or_default();
+    let enclosing = layout.as_ref().map(enclosing_limits).transpose()?.unwrap_or_default();
     let cores = cores(Path::new("/sys/devices/system/cpu"))?;
     let cpus = cores.iter().map(CpuList::len).sum::<usize>() as u64;
     let meminfo = Path::new("/proc/meminfo");
     let ram = memory_total(meminfo, &read(meminfo)?)?;
     let space = rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
     let capacity = Resources {
-        cpu: around.cpu.map_or(cpus * 1000, |most| most.min(cpus * 1000)),
-        ram: around.ram.map_or(ram, |most| most.min(ram)),
+        cpu: enclosing.cpu.map_or(cpus * 1000, |most| most.min(cpus * 1000)),
+        ram: enclosing.ram.map_or(ram, |most| most.min(ram)),
         disk: space.f_blocks.saturating_mul(space.f_frsize),
         disk_rate: 0,
     };
@@ -101,7 +101,7 @@ pub fn discover(data: &Path) -> Result<Facts, Error> {
         }
     }
     let hostname = text(system.nodename());
-    Ok(Facts { hostname, boot: BootId::current()?, capacity, attributes, cores })
+    Ok(MachineFacts { hostname, boot: BootId::current()?, capacity, attributes, cores })
 }
 
 /// What the system keeps for itself: the kernel, the agent, logins, and a tenth of the disk so that
@@ -121,7 +121,7 @@ pub fn default_reserve(capacity: Resources) -> Resources {
 ///
 /// # Errors
 /// When the reserve leaves no CPU or no memory.
-pub fn offered(capacity: Resources, reserve: Resources) -> Result<Resources, Error> {
+pub fn offered_capacity(capacity: Resources, reserve: Resources) -> Result<Resources, Error> {
     for (field, kept, has) in [
         ("reserve of CPU", reserve.cpu, capacity.cpu),
         ("reserve of memory", reserve.ram, capacity.ram),
@@ -181,38 +181,38 @@ fn numa_nodes() -> Option<usize> {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Around {
+struct EnclosingLimits {
     cpu: Option<u64>,
     ram: Option<u64>,
 }
 
 /// The tightest limits of the groups that this process is in.
-fn limits_around_us(layout: &Layout) -> Result<Around, Error> {
+fn enclosing_limits(layout: &Layout) -> Result<EnclosingLimits, Error> {
     let own = read(Path::new("/proc/self/cgroup"))?;
-    let mut around = Around::default();
+    let mut enclosing = EnclosingLimits::default();
     for directory in ancestors(layout, Controller::Memory, &own) {
         let found = memory_limit(&directory)?;
-        around.ram = around.ram.into_iter().chain(found).min();
+        enclosing.ram = enclosing.ram.into_iter().chain(found).min();
     }
     for directory in ancestors(layout, Controller::Cpu, &own) {
         let found = cpu_limit(&directory)?;
-        around.cpu = around.cpu.into_iter().chain(found).min();
+        enclosing.cpu = enclosing.cpu.into_iter().chain(found).min();
     }
-    Ok(around)
+    Ok(enclosing)
 }
 
 /// Directories of this process's group and of those around it, as far as they can be seen from
 /// here.
 fn ancestors(layout: &Layout, controller: Controller, own: &str) -> Vec<PathBuf> {
-    let (mount, wanted) = match layout.place(controller) {
-        Some(Place::V1(mount)) => (mount, controller.as_str()),
-        Some(Place::V2(mount)) => (mount, ""),
+    let (mount, hierarchy) = match layout.controller_mount(controller) {
+        Some(ControllerMount::V1(mount)) => (mount, controller.as_str()),
+        Some(ControllerMount::V2(mount)) => (mount, ""),
         None => return Vec::new(),
     };
     let path = own.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        controllers.split(',').any(|name| name == wanted).then_some(path)
+        controllers.split(',').any(|name| name == hierarchy).then_some(path)
     });
     let Some(path) = path else { return Vec::new() };
     let full = mount.join(path.trim_start_matches('/'));
@@ -304,7 +304,7 @@ fn read_cpu_time(path: &Path, text: &str) -> Result<CpuTime, Error> {
 ///
 /// # Errors
 /// When the kernel does not tell.
-pub fn room(data: &Path) -> Result<Room, Error> {
+pub fn available_resources(data: &Path) -> Result<AvailableResources, Error> {
     let path = Path::new("/proc/meminfo");
     let text = read(path)?.replace(':', "").replace(" kB", "");
     let squeezed: String = text
@@ -320,7 +320,7 @@ pub fn room(data: &Path) -> Result<Room, Error> {
     let space = rustix::fs::statvfs(data).map_err(|e| Error::file("look at", data)(e.into()))?;
     let disk_free = space.f_bavail.saturating_mul(space.f_frsize);
     let files_free = if space.f_files == 0 { u64::MAX } else { space.f_favail };
-    Ok(Room { ram_available: kib.saturating_mul(1024), disk_free, files_free })
+    Ok(AvailableResources { ram_available: kib.saturating_mul(1024), disk_free, files_free })
 }
 
 #[cfg(test)]
@@ -366,7 +366,7 @@ mod tests {
         for name in ["arch", "kernel", "cpus", "cores"] {
             assert!(facts.attributes.contains_key(&Token::new(name).unwrap()), "{name}");
         }
-        let room = room(Path::new("/")).unwrap();
+        let room = available_resources(Path::new("/")).unwrap();
         assert!(room.ram_available > 0 && room.disk_free <= disk, "{room:?}");
     }
 
@@ -410,10 +410,10 @@ mod tests {
     #[test]
     fn a_reserve_is_kept_and_may_not_be_everything() {
         let capacity = Resources::new(2000, 8 << 30, 100 << 30, 0);
-        let offer = offered(capacity, default_reserve(capacity)).unwrap();
+        let offer = offered_capacity(capacity, default_reserve(capacity)).unwrap();
         assert_eq!((offer.cpu, offer.disk), (1880, 90 << 30));
         assert!(offer.ram < capacity.ram && offer.ram > capacity.ram / 2);
-        let wrong = offered(capacity, capacity).unwrap_err().to_string();
+        let wrong = offered_capacity(capacity, capacity).unwrap_err().to_string();
         assert_eq!(wrong, "reserve of CPU is `2000`, allowed: less than the machine has");
     }
 

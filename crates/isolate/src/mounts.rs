@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 /// One line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    pub at: PathBuf,
-    pub kind: String,
+pub struct MountEntry {
+    pub path: PathBuf,
+    pub fs_type: String,
     /// Options of the file system, comma-separated.
     pub options: String,
 }
@@ -21,21 +21,21 @@ pub struct Mounted {
 ///
 /// # Errors
 /// When the list cannot be read.
-pub fn list() -> Result<Vec<Mounted>, Error> {
+pub fn list() -> Result<Vec<MountEntry>, Error> {
     let path = Path::new("/proc/self/mountinfo");
     parse(path, &fs::read(path).map_err(Error::file("read", path))?)
 }
 
 /// Bytes and not text: the kernel escapes blanks and backslashes in a mount point and leaves all
 /// else as it is, so whoever may mount at a name that is no text would blind us.
-pub(crate) fn parse(path: &Path, list: &[u8]) -> Result<Vec<Mounted>, Error> {
+pub(crate) fn parse(path: &Path, list: &[u8]) -> Result<Vec<MountEntry>, Error> {
     let line = |line: &[u8]| {
         let dash = line.windows(3).position(|three| three == b" - ")?;
         let (left, right) = (&line[..dash], String::from_utf8_lossy(&line[dash + 3..]));
         let mut right = right.split(' ');
-        Some(Mounted {
-            at: unescape(left.split(|byte| *byte == b' ').nth(4)?),
-            kind: right.next()?.to_owned(),
+        Some(MountEntry {
+            path: unescape(left.split(|byte| *byte == b' ').nth(4)?),
+            fs_type: right.next()?.to_owned(),
             options: right.nth(1)?.to_owned(),
         })
     };
@@ -80,13 +80,13 @@ fn unescape(bytes: &[u8]) -> PathBuf {
 pub fn unmount_below(root: &Path) -> Result<usize, Error> {
     let Some(root) = resolved(root)? else { return Ok(0) };
     let mut count = 0;
-    for mount in list()?.iter().rev().filter(|mount| mount.at.starts_with(&root)) {
+    for mount in list()?.iter().rev().filter(|mount| mount.path.starts_with(&root)) {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        match unmount(&mount.at, flags) {
+        match unmount(&mount.path, flags) {
             Ok(()) => count += 1,
             // Went with a mount above it.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
-            Err(e) => return Err(Error::file("unmount", &mount.at)(e.into())),
+            Err(e) => return Err(Error::file("unmount", &mount.path)(e.into())),
         }
     }
     Ok(count)
@@ -99,8 +99,8 @@ pub fn unmount_below(root: &Path) -> Result<usize, Error> {
 pub fn remove_tree(root: &Path) -> Result<(), Error> {
     unmount_below(root)?;
     let Some(resolved) = resolved(root)? else { return Ok(()) };
-    if let Some(left) = list()?.into_iter().find(|mount| mount.at.starts_with(&resolved)) {
-        return Err(Error::StillMounted { path: left.at });
+    if let Some(left) = list()?.into_iter().find(|mount| mount.path.starts_with(&resolved)) {
+        return Err(Error::StillMounted { path: left.path });
     }
     match fs::remove_dir_all(&resolved) {
         Ok(()) => Ok(()),
@@ -133,20 +133,23 @@ mod tests {
     fn mount_points_with_odd_names_are_read() {
         let text = "36 35 98:0 /a /mnt/a\\040b\\134c rw master:1 - ext4 /dev/vda rw,discard\n";
         let mounts = parse(Path::new("mountinfo"), text.as_bytes()).unwrap();
-        assert_eq!(mounts[0].at, Path::new("/mnt/a b\\c"));
-        assert_eq!((mounts[0].kind.as_str(), mounts[0].options.as_str()), ("ext4", "rw,discard"));
+        assert_eq!(mounts[0].path, Path::new("/mnt/a b\\c"));
+        assert_eq!(
+            (mounts[0].fs_type.as_str(), mounts[0].options.as_str()),
+            ("ext4", "rw,discard")
+        );
         let wrong = parse(Path::new("mountinfo"), b"36 35\n").unwrap_err().to_string();
         assert!(wrong.contains("`36 35`"), "{wrong}");
         let no_text = b"36 35 98:0 / /mnt/\xff rw - fuse x rw\n36 35 98:0 / /b rw - ext4 x rw\n";
         let mounts = parse(Path::new("mountinfo"), no_text).unwrap();
         let odd = std::ffi::OsString::from_vec(b"/mnt/\xff".to_vec());
-        assert_eq!((mounts[0].at.as_os_str(), mounts.len()), (odd.as_os_str(), 2));
+        assert_eq!((mounts[0].path.as_os_str(), mounts.len()), (odd.as_os_str(), 2));
     }
 
     #[test]
     fn the_list_of_this_machine_reads() {
         let mounts = list().unwrap();
-        assert!(mounts.iter().any(|mount| mount.at == Path::new("/proc")), "{mounts:?}");
+        assert!(mounts.iter().any(|mount| mount.path == Path::new("/proc")), "{mounts:?}");
     }
 
     #[test]

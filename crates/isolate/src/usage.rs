@@ -43,7 +43,7 @@ struct Process {
 impl Processes {
     /// # Errors
     /// When the list cannot be read. A process that ends meanwhile is left out.
-    pub fn look() -> Result<Processes, Error> {
+    pub fn snapshot() -> Result<Processes, Error> {
         let directory = Path::new("/proc");
         let mut found = Processes::default();
         let ticks = rustix::param::clock_ticks_per_second().max(1);
@@ -134,10 +134,10 @@ pub struct DiskUse {
 /// What an entry costs at least. An empty file takes no block, but a row of the file system's
 /// table of files and a place in its directory; were it free, nothing would bound how many there
 /// are.
-const LEAST: u64 = 4096;
+const MIN_ENTRY_BYTES: u64 = 4096;
 
 /// How deep a tree of directories is followed; each level holds a descriptor.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 /// Adds up a directory that a task can write to while we look: no link is followed, no name is
 /// used twice, and after `most_entries` we stop.
@@ -153,7 +153,7 @@ pub fn disk_use(root: &Path, most_entries: u64) -> Result<DiskUse, Error> {
         most_entries,
         seen: BTreeSet::new(),
     };
-    walk.directory(&opened, DEEPEST);
+    walk.directory(&opened, MAX_DEPTH);
     Ok(walk.total)
 }
 
@@ -184,7 +184,7 @@ impl Walk {
             let many_names = about.st_nlink > 1 && !is_directory(&about);
             if !many_names || self.seen.insert((about.st_dev, about.st_ino)) {
                 let blocks = u64::try_from(about.st_blocks).unwrap_or(0);
-                let bytes = blocks.saturating_mul(512).max(LEAST);
+                let bytes = blocks.saturating_mul(512).max(MIN_ENTRY_BYTES);
                 self.total.bytes = self.total.bytes.saturating_add(bytes);
             }
             if is_directory(&about) {
@@ -224,7 +224,7 @@ mod tests {
             base.join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe"));
         fs::copy("/bin/cat", &program).unwrap();
         let mut child = Command::new(&program).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let found = Processes::look().unwrap().tree(child.id());
+        let found = Processes::snapshot().unwrap().tree(child.id());
         drop(child.stdin.take());
         child.wait().unwrap();
         fs::remove_dir_all(base).unwrap();
@@ -234,14 +234,14 @@ mod tests {
     #[test]
     fn a_tree_holds_children_and_not_strangers() {
         let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let processes = Processes::look().unwrap();
+        let processes = Processes::snapshot().unwrap();
         let own = processes.tree(std::process::id());
         assert!(own.contains(&child.id()) && !own.contains(&1));
         assert!(processes.reading(std::process::id()).unwrap().ram > 0);
         assert_eq!(processes.tree(child.id()), [child.id()]);
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(Processes::look().unwrap().reading(child.id()), None);
+        assert_eq!(Processes::snapshot().unwrap().reading(child.id()), None);
     }
 
     #[test]

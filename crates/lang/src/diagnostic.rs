@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// Columns of a terminal that everything fits into.
 const WIDTH: usize = 80;
 /// Calls shown of those that led to an error.
-const MOST_FRAMES: usize = 6;
+const MAX_FRAMES: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -22,7 +22,7 @@ pub enum Severity {
 
 /// A stretch of one line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct SourceLocation {
     pub file: String,
     /// From 1 on.
     pub line: u32,
@@ -36,7 +36,7 @@ pub struct Place {
 
 /// One step of the way to where evaluation failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Frame {
+pub struct StackFrame {
     pub what: String,
     pub file: String,
     pub line: u32,
@@ -50,11 +50,11 @@ pub struct Diagnostic {
     /// Path of the field in what the file says, as `web.task.limits.ram`.
     pub field: Option<String>,
     /// Absent where no line of the file can be blamed.
-    pub place: Option<Place>,
+    pub place: Option<SourceLocation>,
     /// What is allowed there, or what to do.
     pub help: Option<String>,
     /// Innermost first.
-    pub trace: Vec<Frame>,
+    pub trace: Vec<StackFrame>,
 }
 
 impl Diagnostic {
@@ -77,8 +77,8 @@ impl Diagnostic {
     }
 
     #[must_use]
-    pub fn at(self, place: Option<Place>) -> Diagnostic {
-        Diagnostic { place, ..self }
+    pub fn with_location(self, location: Option<SourceLocation>) -> Diagnostic {
+        Diagnostic { place: location, ..self }
     }
 
     #[must_use]
@@ -89,25 +89,25 @@ impl Diagnostic {
     /// As people read it; `coloured` on a terminal.
     #[must_use]
     pub fn render(&self, coloured: bool) -> String {
-        let paint = Paint(coloured);
-        let (word, code) = match self.severity {
+        let paint = Style(coloured);
+        let (label, code) = match self.severity {
             Severity::Error => ("error", "1;31"),
             Severity::Warning => ("warning", "1;33"),
         };
-        let message = wrapped(&self.message, WIDTH - word.len() - 2, word.len() + 2);
-        let mut out = format!("{} {message}\n", paint.with(code, &format!("{word}:")));
+        let message = wrap(&self.message, WIDTH - label.len() - 2, label.len() + 2);
+        let mut out = format!("{} {message}\n", paint.with(code, &format!("{label}:")));
         match &self.place {
-            Some(place) => place.render(&mut out, paint, code),
+            Some(location) => location.render(&mut out, paint, code),
             None => drop(writeln!(out, "  {} {}", paint.with("1;34", "-->"), self.file)),
         }
         let notes = [("field", &self.field), ("allowed", &self.help)];
-        for (word, text) in notes {
+        for (label, text) in notes {
             let Some(text) = text else { continue };
-            let text = wrapped(text, WIDTH - word.len() - 6, word.len() + 6);
-            let _ = writeln!(out, "  {} {word}: {text}", paint.with("1;34", "="));
+            let text = wrap(text, WIDTH - label.len() - 6, label.len() + 6);
+            let _ = writeln!(out, "  {} {label}: {text}", paint.with("1;34", "="));
         }
-        for frame in self.trace.iter().take(MOST_FRAMES) {
-            let Frame { what, file, line } = frame;
+        for frame in self.trace.iter().take(MAX_FRAMES) {
+            let StackFrame { what, file, line } = frame;
             let _ = writeln!(out, "  {} {what} at {file}:{line}", paint.with("1;34", "="));
         }
         out
@@ -115,9 +115,9 @@ impl Diagnostic {
 }
 
 #[derive(Clone, Copy)]
-struct Paint(bool);
+struct Style(bool);
 
-impl Paint {
+impl Style {
     fn with(self, code: &str, text: &str) -> String {
         match self.0 {
             true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
@@ -126,14 +126,14 @@ impl Paint {
     }
 }
 
-impl Place {
-    fn render(&self, out: &mut String, paint: Paint, code: &str) {
+impl SourceLocation {
+    fn render(&self, out: &mut String, paint: Style, code: &str) {
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
         let blue = |text: &str| paint.with("1;34", text);
         let (text, before, width) = self.window(WIDTH - number.len() - 3);
         let caret = paint.with(code, &"^".repeat(width));
-        let Place { file, line, column, .. } = self;
+        let SourceLocation { file, line, column, .. } = self;
         let _ = writeln!(out, "{margin}{} {file}:{line}:{column}", blue("-->"));
         let _ = writeln!(out, "{margin} {}", blue("|"));
         let _ = writeln!(out, "{} {} {text}", blue(&number), blue("|"));
@@ -157,7 +157,7 @@ impl Place {
 }
 
 /// Words in lines of `width`, all but the first indented.
-fn wrapped(text: &str, width: usize, indent: usize) -> String {
+fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for part in text.lines() {
         let mut line = String::new();
@@ -187,7 +187,7 @@ pub struct Source {
 impl Source {
     /// The place of the bytes from `start` to `end`, as far as its first line goes.
     #[must_use]
-    pub fn place(&self, start: usize, end: usize) -> Place {
+    pub fn location(&self, start: usize, end: usize) -> SourceLocation {
         let bytes = self.text.as_bytes();
         let start = start.min(bytes.len());
         let before = &bytes[..start];
@@ -197,7 +197,7 @@ impl Source {
         let letters = |part: &[u8]| String::from_utf8_lossy(part).chars().count();
         let line = before.iter().filter(|b| **b == b'\n').count() + 1;
         let width = letters(&bytes[start..end.clamp(start, last)]).max(1);
-        Place {
+        SourceLocation {
             file: self.name.clone(),
             line: u32::try_from(line).unwrap_or(u32::MAX),
             column: u32::try_from(letters(&bytes[first..start]) + 1).unwrap_or(u32::MAX),
@@ -208,10 +208,10 @@ impl Source {
 
     /// The place of a line and a column, both from 1 on.
     #[must_use]
-    pub fn place_at(&self, line: usize, column: usize, width: usize) -> Place {
+    pub fn location_at(&self, line: usize, column: usize, width: usize) -> SourceLocation {
         let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
         let small = |number: usize| u32::try_from(number.max(1)).unwrap_or(u32::MAX);
-        Place {
+        SourceLocation {
             file: self.name.clone(),
             line: small(line),
             column: small(column),
@@ -229,10 +229,11 @@ mod tests {
     fn a_diagnostic_reads_like_a_compilers_and_fits_80_columns() {
         let source = Source { name: "web.jsonnet".into(), text: "{\n  ram: '2 gigs',\n}\n".into() };
         let start = source.text.find('\'').unwrap();
-        let place = source.place(start, start + 8);
-        let mut wrong = Diagnostic::error("web.jsonnet", "a size is wanted here").at(Some(place));
-        wrong.field = Some("task.limits.ram".into());
-        wrong.help = Some("a whole number with B, KiB, MiB, GiB or TiB ".repeat(3));
+        let location = source.location(start, start + 8);
+        let mut diagnostic =
+            Diagnostic::error("web.jsonnet", "a size is wanted here").with_location(Some(location));
+        diagnostic.field = Some("task.limits.ram".into());
+        diagnostic.help = Some("a whole number with B, KiB, MiB, GiB or TiB ".repeat(3));
         let want = "\
 error: a size is wanted here
  --> web.jsonnet:2:8
@@ -244,19 +245,19 @@ error: a size is wanted here
              KiB, MiB, GiB or TiB a whole number with B, KiB, MiB, GiB or TiB
 ";
         let trimmed: Vec<String> =
-            wrong.render(false).lines().map(|line| line.trim_end().to_owned()).collect();
+            diagnostic.render(false).lines().map(|line| line.trim_end().to_owned()).collect();
         assert_eq!(trimmed.join("\n") + "\n", want);
-        assert!(wrong.render(true).contains("\u{1b}[1;31merror:\u{1b}[0m"));
+        assert!(diagnostic.render(true).contains("\u{1b}[1;31merror:\u{1b}[0m"));
     }
 
     #[test]
     fn long_lines_are_cut_around_the_caret() {
         let text = format!("{}HERE{}", "x".repeat(300), "y".repeat(300));
-        let place = Source { name: "f".into(), text }.place(300, 304);
-        assert_eq!((place.line, place.column, place.width), (1, 301, 4));
-        let shown = Diagnostic::error("f", "m").at(Some(place)).render(false);
-        let lines: Vec<&str> = shown.lines().collect();
-        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{shown}");
+        let location = Source { name: "f".into(), text }.location(300, 304);
+        assert_eq!((location.line, location.column, location.width), (1, 301, 4));
+        let rendered = Diagnostic::error("f", "m").with_location(Some(location)).render(false);
+        let lines: Vec<&str> = rendered.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 80), "{rendered}");
         let caret = lines[4].find('^').unwrap();
         assert_eq!(&lines[3][caret..caret + 4], "HERE");
     }
@@ -265,8 +266,11 @@ error: a size is wanted here
     fn places_count_characters_and_stay_on_their_line() {
         let source = Source { name: "f".into(), text: "a\nüü{\nb}".into() };
         let start = source.text.find('{').unwrap();
-        let place = source.place(start, source.text.len());
-        assert_eq!((place.line, place.column, place.width, &*place.text), (2, 3, 1, "üü{"));
-        assert_eq!(source.place(999, 9999).line, 3);
+        let location = source.location(start, source.text.len());
+        assert_eq!(
+            (location.line, location.column, location.width, &*location.text),
+            (2, 3, 1, "üü{")
+        );
+        assert_eq!(source.location(999, 9999).line, 3);
     }
 }

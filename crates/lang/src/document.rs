@@ -3,10 +3,10 @@
 //! `user/job` as a text, the name from the object the job stands in.
 
 use crate::schema::Schema;
-use crate::schema_check::{Checker, UNNAMED};
+use crate::schema_check::{SchemaChecker, UNNAMED};
 use crate::validate;
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::field::{FieldPath, Step};
+use cellwright_cell::field::{FieldPath, PathSegment};
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use serde::Serialize;
@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Objects within objects of jobs.
-const MOST_NESTING: usize = 8;
+const MAX_NESTING: usize = 8;
 /// Thousandths of a core below which a bare number is most likely meant as cores.
-const FEW_THOUSANDTHS: u64 = 64;
+const SUSPICIOUS_MILLICORES: u64 = 64;
 
 /// A job or an alloc set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,44 +70,44 @@ impl Document {
 }
 
 /// A document where it was found.
-pub(crate) struct Placed {
+pub(crate) struct LocatedDocument {
     pub path: FieldPath,
     /// Without what is wrong with it.
     pub document: Document,
     /// Whether what it says of its owner is right.
-    pub is_owned: bool,
+    pub has_valid_owner: bool,
     /// Whether its name is the one that is written.
-    pub is_named: bool,
+    pub has_valid_name: bool,
 }
 
 /// Reads documents out of a value.
 #[derive(Default)]
-pub(crate) struct Reader {
-    pub checker: Checker,
+pub(crate) struct DocumentReader {
+    pub checker: SchemaChecker,
     pub warnings: Vec<(FieldPath, String, String)>,
-    pub placed: Vec<Placed>,
+    pub documents: Vec<LocatedDocument>,
     /// Where a field really stands that was written in short: full path to written path.
-    pub written: BTreeMap<FieldPath, FieldPath>,
+    pub written_paths: BTreeMap<FieldPath, FieldPath>,
     pub default_owner: Option<Name>,
     /// References by bare name, which are to be in the same file: field and name.
-    pub short: Vec<(FieldPath, String)>,
+    pub bare_references: Vec<(FieldPath, String)>,
     /// References that no job could have as its name: field and text.
-    pub nameless: Vec<(FieldPath, String)>,
+    pub invalid_references: Vec<(FieldPath, String)>,
     /// Jobs of the file by name, with the kind that is written: whoever refers to one that has
     /// something wrong with it has not made a mistake.
-    pub named: Vec<(String, Option<Value>)>,
+    pub jobs_by_name: Vec<(String, Option<Value>)>,
 }
 
-impl Reader {
-    pub(crate) fn new(default_owner: Option<Name>) -> Reader {
-        Reader { default_owner, ..Reader::default() }
+impl DocumentReader {
+    pub(crate) fn new(default_owner: Option<Name>) -> DocumentReader {
+        DocumentReader { default_owner, ..DocumentReader::default() }
     }
 
     /// Documents in lists and objects, however nested.
     pub(crate) fn read(&mut self, value: Value, path: &FieldPath, key: Option<&str>) {
         const WANTED: &str = "a job (an object with `name`, `priority` and `task`), a list of \
                               jobs, or an object of jobs by name";
-        let too_deep = path.0.len() > MOST_NESTING;
+        let too_deep = path.0.len() > MAX_NESTING;
         match value {
             Value::Array(items) if !too_deep => {
                 for (position, item) in items.into_iter().enumerate() {
@@ -121,56 +121,60 @@ impl Reader {
                 }
             }
             _ => {
-                let what = path.0.last().map_or("this", |_| "this field");
-                self.checker.add(path, format!("{what} is no job"), Some(WANTED.into()));
+                let field_name = path.0.last().map_or("this", |_| "this field");
+                self.checker.add_error(
+                    path,
+                    format!("{field_name} is no job"),
+                    Some(WANTED.into()),
+                );
             }
         }
     }
 
     fn document(&mut self, mut map: Map<String, Value>, path: &FieldPath, key: Option<&str>) {
-        let (before, nameless) = (self.checker.wrong.len(), self.nameless.len());
+        let (before, nameless) = (self.checker.errors.len(), self.invalid_references.len());
         let owner = self.owner(&mut map, path);
-        let is_owned = self.checker.wrong.len() == before;
+        let is_owned = self.checker.errors.len() == before;
         if let (false, Some(key)) = (map.contains_key("name"), key) {
             map.insert("name".into(), json!(key));
-            self.written.insert(path.field("name"), path.clone());
+            self.written_paths.insert(path.field("name"), path.clone());
         }
         let is_cron = map.contains_key("schedule");
         match is_cron {
-            true => self.lengthen_cron(&mut map, path, owner.as_ref()),
+            true => self.expand_cron(&mut map, path, owner.as_ref()),
             false => {
                 if let Some(Value::String(name)) = map.get("name") {
-                    self.named.push((name.clone(), map.get("kind").cloned()));
+                    self.jobs_by_name.push((name.clone(), map.get("kind").cloned()));
                 }
-                self.lengthen(&mut map, path, owner.as_ref());
+                self.expand_job(&mut map, path, owner.as_ref());
             }
         }
         let called = map.get("name").and_then(Value::as_str).map(str::to_owned);
         let name = if is_cron { "CronSpec" } else { "JobSpec" };
         let mut value = Value::Object(map);
         self.checker.check(&mut value, name, path);
-        let found = self.checker.wrong.split_off(before);
-        let (found, mut unknown) = validate::unknown(found, path);
-        self.checker.wrong.extend(found);
-        for (nameless, _) in &self.nameless[nameless..] {
-            unknown.insert(validate::inside(path, nameless));
+        let found = self.checker.errors.split_off(before);
+        let (found, mut unknown) = validate::split_unknown(found, path);
+        self.checker.errors.extend(found);
+        for (nameless, _) in &self.invalid_references[nameless..] {
+            unknown.insert(validate::relative_path(path, nameless));
         }
         let document = validate::validate(value, unknown, path, owner, &mut self.checker);
         let path = path.clone();
-        self.placed.extend(document.map(|document| {
+        self.documents.extend(document.map(|document| {
             let is_named = called.is_some_and(|name| name == document.name().as_str());
-            Placed { path, document, is_owned, is_named }
+            LocatedDocument { path, document, has_valid_owner: is_owned, has_valid_name: is_named }
         }));
     }
 
     fn owner(&mut self, map: &mut Map<String, Value>, path: &FieldPath) -> Option<Name> {
-        let mut given = map.remove("owner")?;
-        self.checker.check(&mut given, "Name", &path.field("owner"));
-        given.as_str().and_then(|name| Name::new(name).ok())
+        let mut owner_value = map.remove("owner")?;
+        self.checker.check(&mut owner_value, "Name", &path.field("owner"));
+        owner_value.as_str().and_then(|name| Name::new(name).ok())
     }
 
     /// The job of a periodic job is called as that is.
-    fn lengthen_cron(
+    fn expand_cron(
         &mut self,
         map: &mut Map<String, Value>,
         path: &FieldPath,
@@ -181,12 +185,12 @@ impl Reader {
         let Some(Value::Object(job)) = map.get_mut("job") else { return };
         // A name that is wrong is told of the periodic job alone.
         job.entry("name").or_insert(name.unwrap_or(json!(UNNAMED)));
-        self.lengthen(job, &path.field("job"), owner);
+        self.expand_job(job, &path.field("job"), owner);
     }
 
     /// Writes out what may be written in short in a job.
-    fn lengthen(&mut self, job: &mut Map<String, Value>, path: &FieldPath, owner: Option<&Name>) {
-        self.lift(job, path);
+    fn expand_job(&mut self, job: &mut Map<String, Value>, path: &FieldPath, owner: Option<&Name>) {
+        self.lift_task_fields(job, path);
         // Also where the kind is no kind: it may be meant so.
         if job.get("kind").is_some_and(|kind| !kind.is_null() && *kind != json!("tasks"))
             && let Some(Value::Object(task)) = job.get_mut("task")
@@ -194,22 +198,23 @@ impl Reader {
             task.entry("command").or_insert(json!([]));
         }
         let cpu = job.get("task").and_then(|task| task.get("limits")?.get("cpu"));
-        if let Some(few) = cpu.and_then(Value::as_u64).filter(|n| (1..=FEW_THOUSANDTHS).contains(n))
+        if let Some(few) =
+            cpu.and_then(Value::as_u64).filter(|n| (1..=SUSPICIOUS_MILLICORES).contains(n))
         {
             let message = format!("{few} is {few} thousandths of a core, which is very little");
             let help = format!("for {few} cores write '{few}' in quotes");
             self.warnings.push((path.join(&"task.limits.cpu".into()), message, help));
         }
         if let Some(set) = job.get_mut("alloc_set") {
-            self.reference(set, &path.field("alloc_set"), owner);
+            self.expand_reference(set, &path.field("alloc_set"), owner);
         }
         if let Some(after) = job.get_mut("after") {
-            self.lengthen_after(after, &path.field("after"), owner);
+            self.expand_after(after, &path.field("after"), owner);
         }
     }
 
     /// One job to wait for stands for a list of one, and its name for itself.
-    fn lengthen_after(&mut self, after: &mut Value, path: &FieldPath, owner: Option<&Name>) {
+    fn expand_after(&mut self, after: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let alone = matches!(after, Value::String(_) | Value::Object(_));
         match alone {
             true => *after = json!([after.take()]),
@@ -217,20 +222,20 @@ impl Reader {
             false => {}
         }
         let Value::Array(list) = after else { return };
-        for (position, one) in list.iter_mut().enumerate() {
+        for (position, entry) in list.iter_mut().enumerate() {
             let full = path.index(position);
-            let written = if alone { path.clone() } else { full.clone() };
-            self.written.insert(full.clone(), written.clone());
-            match one {
+            let written_path = if alone { path.clone() } else { full.clone() };
+            self.written_paths.insert(full.clone(), written_path.clone());
+            match entry {
                 Value::Object(fields) => {
                     if let Some(job) = fields.get_mut("job") {
-                        self.reference(job, &full.field("job"), owner);
+                        self.expand_reference(job, &full.field("job"), owner);
                     }
                 }
-                short @ Value::String(_) => {
-                    self.written.insert(full.field("job"), written);
-                    self.reference(short, &full.field("job"), owner);
-                    *short = json!({ "job": short.take() });
+                reference @ Value::String(_) => {
+                    self.written_paths.insert(full.field("job"), written_path);
+                    self.expand_reference(reference, &full.field("job"), owner);
+                    *reference = json!({ "job": reference.take() });
                 }
                 _ => {}
             }
@@ -238,20 +243,22 @@ impl Reader {
     }
 
     /// Fields of the task and of its limits that stand in the job itself.
-    fn lift(&mut self, job: &mut Map<String, Value>, path: &FieldPath) {
+    fn lift_task_fields(&mut self, job: &mut Map<String, Value>, path: &FieldPath) {
         let schema = Schema::get();
-        for (owner, way) in [("TaskSpec", &["task"][..]), ("Resources", &["task", "limits"][..])] {
+        for (owner, steps) in [("TaskSpec", &["task"][..]), ("Resources", &["task", "limits"][..])]
+        {
             for field in schema.fields(owner) {
                 let Some(value) = job.remove(field) else { continue };
-                let full = way.iter().fold(path.clone(), |path, step| path.field(step));
-                match inner(job, way) {
+                let full = steps.iter().fold(path.clone(), |path, step| path.field(step));
+                match nested_object(job, steps) {
                     Some(target) if !target.contains_key(field) => {
                         target.insert(field.to_owned(), value);
-                        self.written.insert(full.field(field), path.field(field));
+                        self.written_paths.insert(full.field(field), path.field(field));
                     }
                     Some(_) => {
-                        let message = format!("`{field}` is written here and in {}", way.join("."));
-                        self.checker.add(&path.field(field), message, None);
+                        let message =
+                            format!("`{field}` is written here and in {}", steps.join("."));
+                        self.checker.add_error(&path.field(field), message, None);
                     }
                     // What stands in the way is reported when the whole is checked.
                     None => {}
@@ -261,14 +268,14 @@ impl Reader {
     }
 
     /// `user/job`, or a bare name of this file.
-    fn reference(&mut self, value: &mut Value, path: &FieldPath, owner: Option<&Name>) {
+    fn expand_reference(&mut self, value: &mut Value, path: &FieldPath, owner: Option<&Name>) {
         let Value::String(text) = value else { return };
         let (user, job) = match text.split_once('/') {
             Some((user, job)) => (Some(user), job),
             None => (None, text.as_str()),
         };
         if user.into_iter().chain([job]).any(|name| Name::new(name).is_err()) {
-            self.nameless.push((path.clone(), text.clone()));
+            self.invalid_references.push((path.clone(), text.clone()));
             *value = json!({ "user": "somebody", "job": "something" });
             return;
         }
@@ -278,20 +285,20 @@ impl Reader {
         }
         let Some(owner) = owner.or(self.default_owner.as_ref()) else {
             let help = format!("USER/{text}, an `owner` in the file, or --owner USER");
-            self.checker.add(path, format!("whose is {text:?}?"), Some(help));
+            self.checker.add_error(path, format!("whose is {text:?}?"), Some(help));
             *value = json!({ "user": "somebody", "job": text });
             return;
         };
-        self.short.push((path.clone(), text.clone()));
+        self.bare_references.push((path.clone(), text.clone()));
         *value = json!({ "user": owner.as_str(), "job": text });
     }
 
     /// What stands in the file where the full form has `path`.
-    pub(crate) fn as_written(&self, path: &FieldPath) -> FieldPath {
-        let steps: &[Step] = &path.0;
+    pub(crate) fn written_path(&self, path: &FieldPath) -> FieldPath {
+        let steps: &[PathSegment] = &path.0;
         let found = (0..=steps.len()).rev().find_map(|length| {
-            let written = self.written.get(&FieldPath(steps[..length].to_vec()))?;
-            Some(FieldPath([&written.0[..], &steps[length..]].concat()))
+            let written_path = self.written_paths.get(&FieldPath(steps[..length].to_vec()))?;
+            Some(FieldPath([&written_path.0[..], &steps[length..]].concat()))
         });
         found.unwrap_or_else(|| path.clone())
     }
@@ -308,8 +315,12 @@ fn is_document(map: &Map<String, Value>) -> bool {
     FIELDS.iter().any(|field| plain(field)) || task.is_some_and(program)
 }
 
-/// The object that `way` leads to, made on the way.
-fn inner<'a>(map: &'a mut Map<String, Value>, way: &[&str]) -> Option<&'a mut Map<String, Value>> {
-    way.iter()
+/// The object that `steps` leads to, made on the way.
+fn nested_object<'a>(
+    map: &'a mut Map<String, Value>,
+    steps: &[&str],
+) -> Option<&'a mut Map<String, Value>> {
+    steps
+        .iter()
         .try_fold(map, |map, step| map.entry(*step).or_insert_with(|| json!({})).as_object_mut())
 }

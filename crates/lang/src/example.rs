@@ -35,11 +35,11 @@ const OBJECTS: [(&str, &str); 20] = [
 /// Signs that only a shell makes something of.
 const SHELL: &str = "\"'\\$`|&;<>()*?[]{}~#!\n";
 
-/// An object of the type, close to `written` where that can be guessed.
-pub(crate) fn object(name: &str, written: &Value) -> Option<String> {
-    let close = written.as_str().and_then(|text| match name {
-        "Constraint" => constraint(text),
-        "PackageRef" => package(text),
+/// An object of the type, close to `value` where that can be guessed.
+pub(crate) fn example_object(name: &str, value: &Value) -> Option<String> {
+    let close = value.as_str().and_then(|text| match name {
+        "Constraint" => example_constraint(text),
+        "PackageRef" => example_package(text),
         _ => None,
     });
     let plain = || OBJECTS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
@@ -52,11 +52,11 @@ pub(crate) fn object(name: &str, written: &Value) -> Option<String> {
 }
 
 /// An object with names of one's own, such as variables, by what the schema says of its values.
-pub(crate) fn map(shape: &Value) -> String {
-    let patterns = shape.get("patternProperties").and_then(Value::as_object);
+pub(crate) fn example_map(schema: &Value) -> String {
+    let patterns = schema.get("patternProperties").and_then(Value::as_object);
     let (pattern, inner) = match patterns.and_then(|patterns| patterns.iter().next()) {
         Some((pattern, inner)) => (pattern.as_str(), inner),
-        None => ("", shape.get("additionalProperties").unwrap_or(&Value::Null)),
+        None => ("", schema.get("additionalProperties").unwrap_or(&Value::Null)),
     };
     let (resolved, name) = Schema::get().resolve(inner);
     let known = OBJECTS.iter().find(|(known, _)| Some(*known) == name).map(|(_, text)| *text);
@@ -69,9 +69,9 @@ pub(crate) fn map(shape: &Value) -> String {
 }
 
 /// The list that was meant by a text; `items` is what the schema says of each of its items.
-pub(crate) fn list(text: &str, items: &Value) -> String {
+pub(crate) fn example_list(text: &str, items: &Value) -> String {
     let (items, name) = Schema::get().resolve(items);
-    if let Some(example) = name.and_then(|name| object(name, &json!(text))) {
+    if let Some(example) = name.and_then(|name| example_object(name, &json!(text))) {
         return format!("a list with {example}");
     }
     let words = match items.get("type").and_then(Value::as_str) {
@@ -79,14 +79,14 @@ pub(crate) fn list(text: &str, items: &Value) -> String {
             Ok(number) => format!("[{number}]"),
             Err(_) => return "a list of numbers, such as [8080]".into(),
         },
-        Some("string") if name.is_none() => command(text),
+        Some("string") if name.is_none() => example_command(text),
         _ => json!([text]).to_string(),
     };
     format!("write it in brackets: {words}")
 }
 
 /// The words of a line as a shell would find them; where it would do more than that, the shell.
-fn command(line: &str) -> String {
+fn example_command(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_set = words.first().is_some_and(|word| word.contains('='));
     let words = match is_set || line.contains(|sign| SHELL.contains(sign)) {
@@ -98,7 +98,7 @@ fn command(line: &str) -> String {
 }
 
 /// `arch=arm64`.
-fn constraint(text: &str) -> Option<String> {
+fn example_constraint(text: &str) -> Option<String> {
     let (attribute, value) = text.split_once('=')?;
     let (attribute, value) = (attribute.trim(), value.trim_start_matches('=').trim());
     let known = Token::new(attribute).is_ok() && !value.is_empty();
@@ -109,7 +109,7 @@ fn constraint(text: &str) -> Option<String> {
 }
 
 /// By its name.
-fn package(text: &str) -> Option<String> {
+fn example_package(text: &str) -> Option<String> {
     let name = json!(Token::new(text).ok()?.as_str());
     Some(format!(r#"{{"name": {name}, "digest": "DIGEST", "bytes": "10MiB"}}"#))
 }
@@ -117,13 +117,13 @@ fn package(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::document::Reader;
+    use crate::document::DocumentReader;
     use crate::schema::file_schema;
     use cellwright_cell::field::FieldPath;
 
     #[test]
     fn a_text_becomes_the_words_that_a_shell_would_find_or_a_shell() {
-        let check = |text: &str, want: &str| assert_eq!(command(text), want, "{text}");
+        let check = |text: &str, want: &str| assert_eq!(example_command(text), want, "{text}");
         check("sleep infinity", r#"["sleep", "infinity"]"#);
         check("  date ", r#"["date"]"#);
         check("/bin/app --port=80", r#"["/bin/app", "--port=80"]"#);
@@ -135,9 +135,9 @@ mod tests {
 
     #[test]
     fn what_is_close_to_what_was_written_is_suggested() {
-        let check = |name: &str, written: &str, want: &str| {
-            let said = object(name, &json!(written)).unwrap();
-            assert!(said.contains(want), "{said}");
+        let check = |name: &str, value: &str, want: &str| {
+            let example = example_object(name, &json!(value)).unwrap();
+            assert!(example.contains(want), "{example}");
         };
         check("Constraint", "os == debian", r#"{"attribute": "os", "operator": {"equal": "deb"#);
         check("Constraint", "fast", r#"{"attribute": "arch", "#);
@@ -154,7 +154,7 @@ mod tests {
             let found = OBJECTS.iter().find(|(known, _)| *known == name);
             let (_, text) = found.unwrap_or_else(|| panic!("{name} has no example"));
             let mut value: Value = serde_json::from_str(text).unwrap();
-            let mut reader = Reader::default();
+            let mut reader = DocumentReader::default();
             match name {
                 // In its short form, as people write it.
                 "JobSpec" => reader.read(value, &FieldPath::default(), Some("a")),
@@ -162,7 +162,7 @@ mod tests {
                     reader.checker.check(&mut value, name, &FieldPath::default());
                 }
             }
-            assert_eq!(reader.checker.wrong, [], "{name}");
+            assert_eq!(reader.checker.errors, [], "{name}");
         }
     }
 }

@@ -9,13 +9,13 @@ struct Unique(Value);
 
 impl<'de> Deserialize<'de> for Unique {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Unique, D::Error> {
-        deserializer.deserialize_any(Reader)
+        deserializer.deserialize_any(UniqueVisitor)
     }
 }
 
-struct Reader;
+struct UniqueVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for UniqueVisitor {
     type Value = Unique;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,10 +69,10 @@ impl<'de> Visitor<'de> for Reader {
 
 pub(crate) fn parse(source: &Source) -> Result<Value, Box<Diagnostic>> {
     serde_json::from_str(&source.text).map(|Unique(value)| value).map_err(|error| {
-        let place = source.place_at(error.line(), error.column(), 1);
+        let location = source.location_at(error.line(), error.column(), 1);
         let whole = error.to_string();
         let message = whole.rsplit_once(" at line ").map_or(whole.as_str(), |(text, _)| text);
-        Box::new(Diagnostic::error(&source.name, message).at(Some(place)))
+        Box::new(Diagnostic::error(&source.name, message).with_location(Some(location)))
     })
 }
 
@@ -82,12 +82,12 @@ mod tests {
 
     #[test]
     fn what_is_no_json_and_what_is_there_twice_is_refused_with_its_line() {
-        let check = |text: &str, line: u32, says: &str| {
+        let check = |text: &str, line: u32, expected: &str| {
             let source = Source { name: "f.json".into(), text: text.into() };
-            let wrong = parse(&source).unwrap_err();
-            assert!(wrong.message.contains(says), "{}", wrong.message);
-            assert!(!wrong.message.contains("at line"), "{}", wrong.message);
-            assert_eq!(wrong.place.unwrap().line, line);
+            let diagnostic = parse(&source).unwrap_err();
+            assert!(diagnostic.message.contains(expected), "{}", diagnostic.message);
+            assert!(!diagnostic.message.contains("at line"), "{}", diagnostic.message);
+            assert_eq!(diagnostic.place.unwrap().line, line);
         };
         check("{\"a\": 1,\n \"a\": 2}", 2, "`a` is there twice");
         check("{\"a\": 1,\n}", 2, "trailing comma");

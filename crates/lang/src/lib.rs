@@ -21,35 +21,35 @@ mod number;
 mod references;
 pub mod schema;
 mod schema_check;
+pub mod to_source;
 pub mod units;
 mod validate;
-pub mod written;
 mod yaml;
 
 pub use document::{CronDocument, Document, JobDocument};
 pub use evaluate::import::{LIBRARY, LIBRARY_NAME};
-pub use evaluate::{CHILD, Evaluator, run_child};
+pub use evaluate::{CHILD_COMMAND, Evaluator, run_child};
 pub use limits::Limits;
 
 use cellwright_cell::field::FieldPath;
 use cellwright_cell::name::Name;
-use diagnostic::{Diagnostic, Place, Severity, Source};
-use document::Reader;
-use locate::Part;
-use schema_check::{Fault, Wrong};
+use diagnostic::{Diagnostic, Severity, Source, SourceLocation};
+use document::DocumentReader;
+use locate::FieldPart;
+use schema_check::{FaultKind, SchemaError};
 use serde_json::Value;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use yaml::Places;
+use yaml::LocationMap;
 
 /// Errors shown of one file; whoever has more has the same one everywhere.
-const MOST_ERRORS: usize = 20;
+const MAX_ERRORS: usize = 20;
 /// Errors whose places are looked for, to show the first of them.
-const MOST_PLACED: usize = 1000;
+const MAX_LOCATED: usize = 1000;
 
 /// How to read a file.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LoadOptions {
     pub evaluator: Evaluator,
     pub limits: Limits,
     /// Whose jobs are that name no owner, as far as it is known.
@@ -83,9 +83,9 @@ impl Format {
             return Format::Json;
         }
         let lines = text.trim_start_matches('\u{feff}').lines().map(str::trim_end);
-        let said = |line: &&str| !line.is_empty() && !line.trim_start().starts_with('#');
-        match lines.into_iter().find(said) {
-            Some(first) if yaml::begins_with(first.trim_start()) => Format::Yaml,
+        let is_content = |line: &&str| !line.is_empty() && !line.trim_start().starts_with('#');
+        match lines.into_iter().find(is_content) {
+            Some(first) if yaml::looks_like_yaml(first.trim_start()) => Format::Yaml,
             _ => Format::Jsonnet,
         }
     }
@@ -117,15 +117,16 @@ pub struct Diagnostics(pub Vec<Diagnostic>);
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, Diagnostics> {
     let name = path.display().to_string();
-    let wrong = |message: String| Diagnostics(vec![Diagnostic::error(&name, message)]);
+    let schema_error = |message: String| Diagnostics(vec![Diagnostic::error(&name, message)]);
     let Some(format) = Format::of(path) else {
         let error = Diagnostic::error(&name, "the name does not say what language it is");
         return Err(Diagnostics(vec![error.with_help(".jsonnet, .json, .yaml or .yml")]));
     };
-    let bytes = evaluate::import::read(path, options.limits.file_bytes).map_err(&wrong)?;
-    let text = String::from_utf8(bytes).map_err(|_| wrong(format!("{name} is not UTF-8")))?;
+    let bytes = evaluate::import::read(path, options.limits.file_bytes).map_err(&schema_error)?;
+    let text =
+        String::from_utf8(bytes).map_err(|_| schema_error(format!("{name} is not UTF-8")))?;
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -141,29 +142,29 @@ pub fn load_text(
     source: &Source,
     folder: &Path,
     format: Format,
-    options: &Options,
+    options: &LoadOptions,
 ) -> Result<Loaded, Diagnostics> {
     let root = folder.canonicalize().map_err(|error| {
         let message = format!("{} cannot be read: {error}", folder.display());
         Diagnostics(vec![Diagnostic::error(&source.name, message)])
     })?;
-    let (value, places) = value_of(source, &root, format, options).map_err(Diagnostics)?;
-    let mut reader = Reader::new(options.owner.clone());
+    let (value, locations) = value_of(source, &root, format, options).map_err(Diagnostics)?;
+    let mut reader = DocumentReader::new(options.owner.clone());
     reader.read(value, &FieldPath::default(), None);
-    let file = File { source, root, places, most_bytes: options.limits.file_bytes };
+    let file = PathLocator { source, root, locations, max_bytes: options.limits.file_bytes };
     let (reader, documents) = reader.finish();
-    if documents.is_empty() && reader.checker.wrong.is_empty() {
+    if documents.is_empty() && reader.checker.errors.is_empty() {
         let error = Diagnostic::error(&source.name, "there is no job in this file");
         return Err(Diagnostics(vec![error]));
     }
-    let most = options.limits.documents;
-    if documents.len() > most {
+    let max = options.limits.documents;
+    if documents.len() > max {
         let message = format!("the file has {} jobs", documents.len());
         let error = Diagnostic::error(&source.name, message);
-        return Err(Diagnostics(vec![error.with_help(format!("job limit: {most} in one file"))]));
+        return Err(Diagnostics(vec![error.with_help(format!("job limit: {max} in one file"))]));
     }
     let warnings = file.warnings(&reader);
-    match reader.checker.wrong.is_empty() {
+    match reader.checker.errors.is_empty() {
         true => Ok(Loaded { documents, warnings }),
         false => Err(Diagnostics(file.errors(&reader))),
     }
@@ -173,68 +174,78 @@ fn value_of(
     source: &Source,
     root: &Path,
     format: Format,
-    options: &Options,
-) -> Result<(Value, Option<Places>), Vec<Diagnostic>> {
+    options: &LoadOptions,
+) -> Result<(Value, Option<LocationMap>), Vec<Diagnostic>> {
     match format {
-        Format::Json => Ok((json::parse(source).map_err(|wrong| vec![*wrong])?, None)),
+        Format::Json => {
+            Ok((json::parse(source).map_err(|schema_error| vec![*schema_error])?, None))
+        }
         Format::Yaml => {
-            let (value, places) = yaml::parse(source).map_err(|wrong| vec![*wrong])?;
-            Ok((value, Some(places)))
+            let (value, locations) =
+                yaml::parse(source).map_err(|schema_error| vec![*schema_error])?;
+            Ok((value, Some(locations)))
         }
         Format::Jsonnet => {
             let text = evaluate::evaluate(source, root, &options.evaluator, &options.limits)?;
             let json = Source { name: source.name.clone(), text };
-            Ok((json::parse(&json).map_err(|wrong| vec![wrong.at(None)])?, None))
+            Ok((
+                json::parse(&json)
+                    .map_err(|schema_error| vec![schema_error.with_location(None)])?,
+                None,
+            ))
         }
     }
 }
 
 /// Finds the places of paths.
-struct File<'a> {
+struct PathLocator<'a> {
     source: &'a Source,
     root: PathBuf,
     /// Of YAML; of the others they are looked for when something is wrong.
-    places: Option<Places>,
-    most_bytes: u64,
+    locations: Option<LocationMap>,
+    max_bytes: u64,
 }
 
-impl File<'_> {
-    fn places_of(&self, wanted: &[(FieldPath, Part)]) -> Vec<Option<Place>> {
-        let Some(places) = &self.places else {
-            let found = locate::locate(self.source, &self.root, self.most_bytes, wanted);
-            return found.into_iter().map(|found| found.map(|(place, _)| place)).collect();
+impl PathLocator<'_> {
+    fn locate(&self, wanted: &[(FieldPath, FieldPart)]) -> Vec<Option<SourceLocation>> {
+        let Some(locations) = &self.locations else {
+            let found = locate::locate(self.source, &self.root, self.max_bytes, wanted);
+            return found.into_iter().map(|found| found.map(|(location, _)| location)).collect();
         };
-        let find = |(path, part): &(FieldPath, Part)| {
+        let find = |(path, part): &(FieldPath, FieldPart)| {
             let exact = match part {
-                Part::Name => places.name(path),
-                Part::Value => places.value(path),
+                FieldPart::Name => locations.name(path),
+                FieldPart::Value => locations.value(path),
             };
-            exact.or_else(|| yaml::shortened(path).find_map(|path| places.name(&path))).cloned()
+            exact.or_else(|| yaml::ancestors(path).find_map(|path| locations.name(&path))).cloned()
         };
         wanted.iter().map(find).collect()
     }
 
-    fn errors(&self, reader: &Reader) -> Vec<Diagnostic> {
-        let wrong = &reader.checker.wrong;
-        let looked = &wrong[..wrong.len().min(MOST_PLACED)];
-        let wanted: Vec<(FieldPath, Part)> =
-            looked.iter().map(|wrong| (reader.as_written(&wrong.path), wrong.part)).collect();
-        let places = self.places_of(&wanted);
-        let made =
-            looked.iter().zip(wanted.iter().zip(places)).map(|(wrong, ((path, _), place))| {
-                let (message, help) = match self.number_at(wrong, place.as_ref()) {
+    fn errors(&self, reader: &DocumentReader) -> Vec<Diagnostic> {
+        let schema_errors = &reader.checker.errors;
+        let located = &schema_errors[..schema_errors.len().min(MAX_LOCATED)];
+        let wanted: Vec<(FieldPath, FieldPart)> = located
+            .iter()
+            .map(|schema_error| (reader.written_path(&schema_error.path), schema_error.part))
+            .collect();
+        let locations = self.locate(&wanted);
+        let made = located.iter().zip(wanted.iter().zip(locations)).map(
+            |(schema_error, ((path, _), location))| {
+                let (message, help) = match self.unquoted_number(schema_error, location.as_ref()) {
                     Some((message, help)) => (message, Some(help)),
-                    None => (wrong.message.clone(), wrong.help.clone()),
+                    None => (schema_error.message.clone(), schema_error.help.clone()),
                 };
-                let error = Diagnostic::error(&self.source.name, message).at(place);
-                let missing = matches!(wrong.fault, Fault::Missing(_));
-                (missing, Diagnostic { field: named(path), help, ..error })
-            });
+                let error = Diagnostic::error(&self.source.name, message).with_location(location);
+                let missing = matches!(schema_error.kind, FaultKind::Missing(_));
+                (missing, Diagnostic { field: display_path(path), help, ..error })
+            },
+        );
         let mut errors: Vec<(bool, Diagnostic)> = made.collect();
-        errors.sort_by_cached_key(|(missing, error)| (self.order_of(error), *missing));
+        errors.sort_by_cached_key(|(missing, error)| (self.sort_key(error), *missing));
         let mut errors: Vec<Diagnostic> = errors.into_iter().map(|(_, error)| error).collect();
-        let more = wrong.len() - looked.len() + errors.len().saturating_sub(MOST_ERRORS);
-        errors.truncate(MOST_ERRORS);
+        let more = schema_errors.len() - located.len() + errors.len().saturating_sub(MAX_ERRORS);
+        errors.truncate(MAX_ERRORS);
         if more > 0 {
             let noun = if more == 1 { "error" } else { "errors" };
             let message = format!("and {more} more {noun}");
@@ -245,33 +256,41 @@ impl File<'_> {
 
     /// A number that should be a text is shown as it is written: many texts of digits are the same
     /// number. Only YAML has places of single values.
-    fn number_at(&self, wrong: &Wrong, place: Option<&Place>) -> Option<(String, String)> {
-        let place = place.filter(|_| wrong.fault == Fault::Unquoted && self.places.is_some())?;
-        let characters = place.text.chars().skip(place.column as usize - 1);
-        let written: String = characters.take(place.width as usize).collect();
-        let is_number = written.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
-        is_number.then(|| schema_check::unquoted(&written))
+    fn unquoted_number(
+        &self,
+        schema_error: &SchemaError,
+        location: Option<&SourceLocation>,
+    ) -> Option<(String, String)> {
+        let location = location
+            .filter(|_| schema_error.kind == FaultKind::Unquoted && self.locations.is_some())?;
+        let characters = location.text.chars().skip(location.column as usize - 1);
+        let digits: String = characters.take(location.width as usize).collect();
+        let is_number = digits.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        is_number.then(|| schema_check::unquoted_error(&digits))
     }
 
     /// As one reads: the file itself from the top, then what it imports.
-    fn order_of(&self, error: &Diagnostic) -> (bool, String, u32, u32) {
+    fn sort_key(&self, error: &Diagnostic) -> (bool, String, u32, u32) {
         match &error.place {
-            Some(Place { file, line, column, .. }) => {
+            Some(SourceLocation { file, line, column, .. }) => {
                 (*file != self.source.name, file.clone(), *line, *column)
             }
             None => (true, String::new(), u32::MAX, u32::MAX),
         }
     }
 
-    fn warnings(&self, reader: &Reader) -> Vec<Diagnostic> {
-        let shown: Vec<_> = reader.warnings.iter().take(MOST_ERRORS).collect();
-        let wanted: Vec<(FieldPath, Part)> =
-            shown.iter().map(|(path, ..)| (reader.as_written(path), Part::Value)).collect();
-        let places = if wanted.is_empty() { Vec::new() } else { self.places_of(&wanted) };
-        let made = shown.iter().zip(wanted.iter().zip(places));
-        made.map(|((_, message, help), ((path, _), place))| {
-            let warning = Diagnostic::error(&self.source.name, message.clone()).at(place);
-            let (field, help) = (named(path), Some(help.clone()));
+    fn warnings(&self, reader: &DocumentReader) -> Vec<Diagnostic> {
+        let shown_warnings: Vec<_> = reader.warnings.iter().take(MAX_ERRORS).collect();
+        let wanted: Vec<(FieldPath, FieldPart)> = shown_warnings
+            .iter()
+            .map(|(path, ..)| (reader.written_path(path), FieldPart::Value))
+            .collect();
+        let locations = if wanted.is_empty() { Vec::new() } else { self.locate(&wanted) };
+        let made = shown_warnings.iter().zip(wanted.iter().zip(locations));
+        made.map(|((_, message, help), ((path, _), location))| {
+            let warning =
+                Diagnostic::error(&self.source.name, message.clone()).with_location(location);
+            let (field, help) = (display_path(path), Some(help.clone()));
             Diagnostic { severity: Severity::Warning, field, help, ..warning }
         })
         .collect()
@@ -279,6 +298,6 @@ impl File<'_> {
 }
 
 /// The top of the file has no path.
-fn named(path: &FieldPath) -> Option<String> {
+fn display_path(path: &FieldPath) -> Option<String> {
     Some(path.to_string()).filter(|text| !text.is_empty())
 }

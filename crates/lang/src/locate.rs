@@ -6,9 +6,9 @@
 //! Rejected: an evaluator of our own that carries places along. It would be a second definition of
 //! the language for the sake of error messages.
 
-use crate::diagnostic::{Place, Source};
+use crate::diagnostic::{Source, SourceLocation};
 use crate::evaluate::import;
-use cellwright_cell::field::{FieldPath, Step};
+use cellwright_cell::field::{FieldPath, PathSegment};
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::ast::{
     Arg, BinaryOp, Bind, Expr, ExprKind, Field, FieldName, Member, ObjInside, Param,
@@ -22,22 +22,22 @@ use std::collections::BTreeMap;
 use std::path::{Path as FilePath, PathBuf};
 
 /// Steps through the syntax before it is given up.
-const MOST_DEPTH: usize = 200;
+const MAX_DEPTH: usize = 200;
 
 /// What of a field is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FieldPart {
     Name,
     Value,
 }
 
 /// A parsed file and those it imports.
-struct Files<'p, 'ast> {
+struct ParsedFiles<'p, 'ast> {
     arena: &'p Arena,
     nodes: &'ast Arena,
     interner: StrInterner<'p>,
     root: PathBuf,
-    most_bytes: u64,
+    max_bytes: u64,
     state: RefCell<Parsed<'p, 'ast>>,
 }
 
@@ -49,13 +49,13 @@ struct Parsed<'p, 'ast> {
 
 /// Names in reach, innermost first.
 struct Scope<'p, 'ast, 's> {
-    names: Vec<Named<'p, 'ast, 's>>,
+    names: Vec<Binding<'p, 'ast, 's>>,
     outer: Option<&'s Scope<'p, 'ast, 's>>,
     /// Of the file it is in.
     folder: &'s FilePath,
 }
 
-struct Named<'p, 'ast, 's> {
+struct Binding<'p, 'ast, 's> {
     name: InternedStr<'p>,
     params: Option<&'ast [Param<'p, 'ast>]>,
     value: Expr<'p, 'ast>,
@@ -68,15 +68,15 @@ pub(crate) fn locate(
     source: &Source,
     root: &FilePath,
     most_bytes: u64,
-    wanted: &[(FieldPath, Part)],
-) -> Vec<Option<(Place, bool)>> {
+    wanted: &[(FieldPath, FieldPart)],
+) -> Vec<Option<(SourceLocation, bool)>> {
     let (arena, nodes) = (Arena::new(), Arena::new());
-    let files = Files {
+    let files = ParsedFiles {
         arena: &arena,
         nodes: &nodes,
         interner: StrInterner::new(),
         root: root.to_owned(),
-        most_bytes,
+        max_bytes: most_bytes,
         state: RefCell::new(Parsed {
             spans: SpanManager::new(),
             sources: BTreeMap::new(),
@@ -85,19 +85,19 @@ pub(crate) fn locate(
     };
     let Some(top) = files.parse(source) else { return vec![None; wanted.len()] };
     let scope = Scope { names: Vec::new(), outer: None, folder: root };
-    let place = |(path, part): &(FieldPath, Part)| {
+    let locate_one = |(path, part): &(FieldPath, FieldPart)| {
         let steps = &path.0;
         (0..=steps.len()).rev().find_map(|length| {
             let exact = length == steps.len();
-            let part = if exact { *part } else { Part::Name };
+            let part = if exact { *part } else { FieldPart::Name };
             let span = files.find(&top, &steps[..length], part, &scope, 0)?;
-            Some((files.place(span)?, exact))
+            Some((files.location(span)?, exact))
         })
     };
-    wanted.iter().map(place).collect()
+    wanted.iter().map(locate_one).collect()
 }
 
-impl<'p, 'ast> Files<'p, 'ast> {
+impl<'p, 'ast> ParsedFiles<'p, 'ast> {
     fn parse(&self, source: &Source) -> Option<Expr<'p, 'ast>> {
         let bytes = source.text.as_bytes();
         let mut state = self.state.borrow_mut();
@@ -109,10 +109,10 @@ impl<'p, 'ast> Files<'p, 'ast> {
         Parser::new(arena, nodes, interner, &mut state.spans, tokens).parse_root_expr().ok()
     }
 
-    fn place(&self, span: SpanId) -> Option<Place> {
+    fn location(&self, span: SpanId) -> Option<SourceLocation> {
         let state = self.state.borrow();
         let (context, start, end) = state.spans.get_span(span);
-        state.sources.get(&context).map(|source| source.place(start, end))
+        state.sources.get(&context).map(|source| source.location(start, end))
     }
 
     fn imported(&self, folder: &FilePath, wanted: &str) -> Option<(Expr<'p, 'ast>, PathBuf)> {
@@ -122,7 +122,7 @@ impl<'p, 'ast> Files<'p, 'ast> {
         let real = import::resolve(&self.root, folder, wanted).ok()?;
         let known = self.state.borrow().imported.get(&real).copied();
         let parsed = known.unwrap_or_else(|| {
-            let bytes = import::read(&real, self.most_bytes).ok()?;
+            let bytes = import::read(&real, self.max_bytes).ok()?;
             let name = real.strip_prefix(&self.root).unwrap_or(&real).display().to_string();
             self.parse(&Source { name, text: String::from_utf8(bytes).ok()? })
         });
@@ -134,37 +134,37 @@ impl<'p, 'ast> Files<'p, 'ast> {
     fn find(
         &self,
         expr: &Expr<'p, 'ast>,
-        steps: &[Step],
-        part: Part,
+        steps: &[PathSegment],
+        part: FieldPart,
         scope: &Scope<'p, 'ast, '_>,
         depth: usize,
     ) -> Option<SpanId> {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return None;
         }
         let Some((first, rest)) = steps.split_first() else { return Some(expr.span) };
-        let again = |expr: &Expr<'p, 'ast>| self.find(expr, steps, part, scope, depth + 1);
+        let recurse = |expr: &Expr<'p, 'ast>| self.find(expr, steps, part, scope, depth + 1);
         match expr.kind {
             ExprKind::Object(inside) => self.in_object(inside, first, rest, part, scope, depth),
             ExprKind::Array(items) => match first {
-                Step::Index(at) => self.find(items.get(*at)?, rest, part, scope, depth + 1),
-                Step::Field(_) => None,
+                PathSegment::Index(at) => self.find(items.get(*at)?, rest, part, scope, depth + 1),
+                PathSegment::Field(_) => None,
             },
             ExprKind::ArrayComp(item, _) => match first {
-                Step::Index(_) => self.find(item, rest, part, scope, depth + 1),
-                Step::Field(_) => None,
+                PathSegment::Index(_) => self.find(item, rest, part, scope, depth + 1),
+                PathSegment::Field(_) => None,
             },
-            ExprKind::Paren(inner) | ExprKind::Assert(_, inner) => again(inner),
-            ExprKind::If(_, yes, no) => again(yes).or_else(|| no.and_then(again)),
+            ExprKind::Paren(inner) | ExprKind::Assert(_, inner) => recurse(inner),
+            ExprKind::If(_, yes, no) => recurse(yes).or_else(|| no.and_then(recurse)),
             ExprKind::Binary(left, BinaryOp::Add, right) => {
                 self.in_sum(left, right, steps, part, scope, depth)
             }
             ExprKind::ObjExt(base, inside, _) => {
-                let own = self.in_object(inside, first, rest, part, scope, depth);
-                own.or_else(|| again(base))
+                let found_here = self.in_object(inside, first, rest, part, scope, depth);
+                found_here.or_else(|| recurse(base))
             }
             ExprKind::Local(binds, body) => {
-                let inner = bound(binds, scope);
+                let inner = bind_names(binds, scope);
                 self.find(body, steps, part, &inner, depth + 1)
             }
             ExprKind::Ident(ident) => {
@@ -176,7 +176,7 @@ impl<'p, 'ast> Files<'p, 'ast> {
                 self.in_call(callee, args, steps, part, scope, depth)
             }
             ExprKind::Field(of, name) => {
-                let longer = [&[Step::Field(name.value.value().to_owned())], steps].concat();
+                let longer = [&[PathSegment::Field(name.value.value().to_owned())], steps].concat();
                 self.find(of, &longer, part, scope, depth + 1)
             }
             ExprKind::Import(path) => {
@@ -194,32 +194,32 @@ impl<'p, 'ast> Files<'p, 'ast> {
         &self,
         left: &Expr<'p, 'ast>,
         right: &Expr<'p, 'ast>,
-        steps: &[Step],
-        part: Part,
+        steps: &[PathSegment],
+        part: FieldPart,
         scope: &Scope<'p, 'ast, '_>,
         depth: usize,
     ) -> Option<SpanId> {
-        if let (Some(Step::Index(at)), ExprKind::Array(items)) = (steps.first(), left.kind)
+        if let (Some(PathSegment::Index(at)), ExprKind::Array(items)) = (steps.first(), left.kind)
             && *at >= items.len()
         {
             let mut moved = steps.to_vec();
-            moved[0] = Step::Index(at - items.len());
+            moved[0] = PathSegment::Index(at - items.len());
             return self.find(right, &moved, part, scope, depth + 1);
         }
-        let own = self.find(right, steps, part, scope, depth + 1);
-        own.or_else(|| self.find(left, steps, part, scope, depth + 1))
+        let found_here = self.find(right, steps, part, scope, depth + 1);
+        found_here.or_else(|| self.find(left, steps, part, scope, depth + 1))
     }
 
     fn in_object(
         &self,
         inside: ObjInside<'p, 'ast>,
-        first: &Step,
-        rest: &[Step],
-        part: Part,
+        first: &PathSegment,
+        rest: &[PathSegment],
+        part: FieldPart,
         scope: &Scope<'p, 'ast, '_>,
         depth: usize,
     ) -> Option<SpanId> {
-        let Step::Field(wanted) = first else { return None };
+        let PathSegment::Field(wanted) = first else { return None };
         let members = match inside {
             ObjInside::Members(members) => members,
             ObjInside::Comp { body, .. } => return self.find(body, rest, part, scope, depth + 1),
@@ -229,12 +229,12 @@ impl<'p, 'ast> Files<'p, 'ast> {
             _ => None,
         });
         let locals: Vec<Bind<'p, 'ast>> = locals.collect();
-        let inner = bound(&locals, scope);
+        let inner = bind_names(&locals, scope);
         members.iter().rev().find_map(|member| {
             let Member::Field(Field::Value(name, _, _, value)) = member else { return None };
-            let span = named(name, wanted)?;
+            let span = name_span(name, wanted)?;
             match (rest, part) {
-                ([], Part::Name) => Some(span),
+                ([], FieldPart::Name) => Some(span),
                 _ => self.find(value, rest, part, &inner, depth + 1),
             }
         })
@@ -245,8 +245,8 @@ impl<'p, 'ast> Files<'p, 'ast> {
         &self,
         callee: &Expr<'p, 'ast>,
         args: &[Arg<'p, 'ast>],
-        steps: &[Step],
-        part: Part,
+        steps: &[PathSegment],
+        part: FieldPart,
         scope: &Scope<'p, 'ast, '_>,
         depth: usize,
     ) -> Option<SpanId> {
@@ -254,15 +254,18 @@ impl<'p, 'ast> Files<'p, 'ast> {
             && let Some((function, from)) = lookup(scope, ident.value)
             && let Some(params) = function.params
         {
-            let inner =
-                Scope { names: given(params, args, scope), outer: Some(from), folder: from.folder };
+            let inner = Scope {
+                names: bind_arguments(params, args, scope),
+                outer: Some(from),
+                folder: from.folder,
+            };
             return self.find(&function.value, steps, part, &inner, depth + 1);
         }
-        let wanted = |name: &str| matches!(steps.first(), Some(Step::Field(f)) if f == name);
+        let wanted = |name: &str| matches!(steps.first(), Some(PathSegment::Field(f)) if f == name);
         args.iter().rev().find_map(|arg| match arg {
             Arg::Positional(value) => self.find(value, steps, part, scope, depth + 1),
             Arg::Named(name, value) if wanted(name.value.value()) => match (&steps[1..], part) {
-                ([], Part::Name) => Some(name.span),
+                ([], FieldPart::Name) => Some(name.span),
                 (rest, _) => self.find(value, rest, part, scope, depth + 1),
             },
             Arg::Named(_, value) => self.find(value, steps, part, scope, depth + 1),
@@ -271,7 +274,7 @@ impl<'p, 'ast> Files<'p, 'ast> {
 }
 
 /// Where the name stands, if it is this one.
-fn named(name: &FieldName<'_, '_>, wanted: &str) -> Option<SpanId> {
+fn name_span(name: &FieldName<'_, '_>, wanted: &str) -> Option<SpanId> {
     match name {
         FieldName::Ident(ident) => (ident.value.value() == wanted).then_some(ident.span),
         FieldName::String(text, span) => (text.value() == wanted).then_some(*span),
@@ -282,11 +285,11 @@ fn named(name: &FieldName<'_, '_>, wanted: &str) -> Option<SpanId> {
     }
 }
 
-fn bound<'p, 'ast, 's>(
+fn bind_names<'p, 'ast, 's>(
     binds: &[Bind<'p, 'ast>],
     outer: &'s Scope<'p, 'ast, 's>,
 ) -> Scope<'p, 'ast, 's> {
-    let named = |bind: &Bind<'p, 'ast>| Named {
+    let named = |bind: &Bind<'p, 'ast>| Binding {
         name: bind.name.value,
         params: bind.params.map(|(params, _)| params).or(match bind.value.kind {
             ExprKind::Func(params, _) => Some(params),
@@ -302,11 +305,11 @@ fn bound<'p, 'ast, 's>(
 }
 
 /// Parameters with the arguments of one call.
-fn given<'p, 'ast, 's>(
+fn bind_arguments<'p, 'ast, 's>(
     params: &[Param<'p, 'ast>],
     args: &[Arg<'p, 'ast>],
     caller: &'s Scope<'p, 'ast, 's>,
-) -> Vec<Named<'p, 'ast, 's>> {
+) -> Vec<Binding<'p, 'ast, 's>> {
     let named = |(position, param): (usize, &Param<'p, 'ast>)| {
         let by_name = args.iter().find_map(|arg| match arg {
             Arg::Named(name, value) if name.value == param.name.value => Some(*value),
@@ -317,7 +320,7 @@ fn given<'p, 'ast, 's>(
             Arg::Named(..) => None,
         });
         let value = by_name.or(by_place).or(param.default_value)?;
-        Some(Named { name: param.name.value, params: None, value, from: Some(caller) })
+        Some(Binding { name: param.name.value, params: None, value, from: Some(caller) })
     };
     params.iter().enumerate().filter_map(named).collect()
 }
@@ -325,7 +328,7 @@ fn given<'p, 'ast, 's>(
 fn lookup<'p, 'ast, 's, 'r>(
     scope: &'r Scope<'p, 'ast, 's>,
     name: InternedStr<'p>,
-) -> Option<(&'r Named<'p, 'ast, 's>, &'r Scope<'p, 'ast, 's>)> {
+) -> Option<(&'r Binding<'p, 'ast, 's>, &'r Scope<'p, 'ast, 's>)> {
     let mut at = scope;
     loop {
         if let Some(found) = at.names.iter().find(|named| named.name == name) {

@@ -5,74 +5,76 @@
 //! the cell's admission, field by field.
 
 use crate::schema::{Schema, unit_of};
-use crate::schema_check::shown;
+use crate::schema_check::value_text;
 use crate::units::Unit;
 use serde_json::{Value, json};
 
 /// Up to here every whole number is a float of its own.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_FLOAT: f64 = 9_007_199_254_740_992.0;
 /// From here on a float is beyond every bound.
-const BEYOND: f64 = 18_446_744_073_709_551_616.0;
+const FLOAT_OVERFLOW: f64 = 18_446_744_073_709_551_616.0;
 
 /// What is known of a number on the way from its field to its type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Number {
+pub(crate) struct NumberRules {
     unit: Option<Unit>,
-    least: Option<i128>,
-    most: Option<i128>,
+    min: Option<i128>,
+    max: Option<i128>,
 }
 
 /// What is wrong, and what is allowed instead.
-type Refused = (String, String);
+type NumberRejection = (String, String);
 
-impl Number {
-    pub(crate) fn of(unit: Option<Unit>) -> Number {
-        Number { unit, ..Number::default() }
+impl NumberRules {
+    pub(crate) fn of(unit: Option<Unit>) -> NumberRules {
+        NumberRules { unit, ..NumberRules::default() }
     }
 
     /// With the bounds that stand here; those that stood nearer to the field hold.
-    pub(crate) fn at(self, shape: &Value) -> Number {
-        let bound = |name: &str| shape.get(name).and_then(Value::as_i64).map(i128::from);
-        let least = self.least.or(bound("minimum"));
-        Number { least, most: self.most.or(bound("maximum")), ..self }
+    pub(crate) fn with_bounds(self, schema: &Value) -> NumberRules {
+        let bound = |name: &str| schema.get(name).and_then(Value::as_i64).map(i128::from);
+        let min = self.min.or(bound("minimum"));
+        NumberRules { min, max: self.max.or(bound("maximum")), ..self }
     }
 
     /// Inside the type of this name.
-    pub(crate) fn of_type(self, name: &str) -> Number {
+    pub(crate) fn inside_type(self, name: &str) -> NumberRules {
         match name {
-            "Span" => Number { unit: Some(Unit::Milliseconds), ..self },
+            "Span" => NumberRules { unit: Some(Unit::Milliseconds), ..self },
             _ => self,
         }
     }
 
     /// For each item of a list.
-    pub(crate) fn of_items(self) -> Number {
-        Number::of(self.unit)
+    pub(crate) fn for_items(self) -> NumberRules {
+        NumberRules::of(self.unit)
     }
 
-    /// The number that `value` means for the type that `shape` describes.
-    pub(crate) fn read(self, value: &Value, shape: &Value) -> Result<Value, Refused> {
-        let number = self.at(shape);
-        let (least, most) = number.bounds(shape);
-        let wrong = |message: String| (message, number.allowed(shape));
+    /// The number that `value` means for the type that `schema` describes.
+    pub(crate) fn read(self, value: &Value, schema: &Value) -> Result<Value, NumberRejection> {
+        let number = self.with_bounds(schema);
+        let (min, max) = number.bounds(schema);
+        let rejection = |message: String| (message, number.allowed_text(schema));
         let read = match (value, self.unit) {
             (Value::String(text), Some(unit)) => {
                 let read = unit.parse(text).map(i128::from);
-                read.ok_or_else(|| wrong(format!("{text:?} is no amount here")))?
+                read.ok_or_else(|| rejection(format!("{text:?} is no amount here")))?
             }
             (Value::String(text), None) if text.parse::<u64>().is_ok() => {
                 let help = format!("write it without quotes: {text}");
                 return Err((format!("a number is wanted here, not {text:?}"), help));
             }
-            (Value::Number(written), _) => {
-                whole(written).ok_or_else(|| wrong(format!("{written} is no whole number")))?
-            }
+            (Value::Number(as_is), _) => exact_integer(as_is)
+                .ok_or_else(|| rejection(format!("{as_is} is no whole number")))?,
             (other, _) => {
-                return Err(wrong(format!("a number is wanted here, not {}", shown(other))));
+                return Err(rejection(format!(
+                    "a number is wanted here, not {}",
+                    value_text(other)
+                )));
             }
         };
-        if !(least..=most).contains(&read) {
-            return Err(wrong(format!("{} is out of range", shown(value))));
+        if !(min..=max).contains(&read) {
+            return Err(rejection(format!("{} is out of range", value_text(value))));
         }
         Ok(match u64::try_from(read) {
             Ok(read) => json!(read),
@@ -81,43 +83,43 @@ impl Number {
     }
 
     /// What may stand there, as people write it.
-    fn allowed(self, shape: &Value) -> String {
-        let (least, most) = self.bounds(shape);
+    fn allowed_text(self, schema: &Value) -> String {
+        let (min, max) = self.bounds(schema);
         match self.unit {
-            None => format!("a whole number from {least} to {most}"),
+            None => format!("a whole number from {min} to {max}"),
             Some(unit) => {
-                let written = |number: i128| unit.written(u64::try_from(number).unwrap_or(0));
-                format!("{} to {}, as {}", written(least), written(most), unit.allowed())
+                let format_number = |number: i128| unit.format(u64::try_from(number).unwrap_or(0));
+                format!("{} to {}, as {}", format_number(min), format_number(max), unit.allowed())
             }
         }
     }
 
-    fn bounds(self, shape: &Value) -> (i128, i128) {
-        let (least, most) = match shape.get("format").and_then(Value::as_str).unwrap_or_default() {
+    fn bounds(self, schema: &Value) -> (i128, i128) {
+        let (min, max) = match schema.get("format").and_then(Value::as_str).unwrap_or_default() {
             "uint8" => (0, i128::from(u8::MAX)),
             "uint16" => (0, i128::from(u16::MAX)),
             "uint32" => (0, i128::from(u32::MAX)),
             "uint64" | "uint" => (0, i128::from(u64::MAX)),
             _ => (i128::from(i64::MIN), i128::from(i64::MAX)),
         };
-        (self.least.unwrap_or(least), self.most.unwrap_or(most))
+        (self.min.unwrap_or(min), self.max.unwrap_or(max))
     }
 }
 
 /// What the field of a type takes, if that is a number.
-pub(crate) fn wanted(owner: &str, field: &str, shape: &Value) -> Option<String> {
-    let number = Number::of(unit_of(owner, field)).at(shape);
-    let (inner, name) = Schema::get().resolve(shape);
-    let number = number.of_type(name.unwrap_or_default()).at(inner);
-    (inner.get("type") == Some(&json!("integer"))).then(|| number.allowed(inner))
+pub(crate) fn expected_number(owner: &str, field: &str, schema: &Value) -> Option<String> {
+    let number = NumberRules::of(unit_of(owner, field)).with_bounds(schema);
+    let (inner, name) = Schema::get().resolve(schema);
+    let number = number.inside_type(name.unwrap_or_default()).with_bounds(inner);
+    (inner.get("type") == Some(&json!("integer"))).then(|| number.allowed_text(inner))
 }
 
-fn whole(number: &serde_json::Number) -> Option<i128> {
+fn exact_integer(number: &serde_json::Number) -> Option<i128> {
     let exact = number.as_u64().map(i128::from).or_else(|| number.as_i64().map(i128::from));
     exact.or_else(|| {
         let float = number.as_f64()?;
         // Between the two a float may stand for a number that nobody wrote.
-        let is_known = float.abs() <= EXACT || float.abs() >= BEYOND;
+        let is_known = float.abs() <= MAX_EXACT_FLOAT || float.abs() >= FLOAT_OVERFLOW;
         (float.fract() == 0.0 && is_known).then_some(float as i128)
     })
 }
@@ -128,25 +130,29 @@ mod tests {
 
     #[test]
     fn the_field_has_the_first_say_and_the_type_the_last() {
-        let check = |number: Number, shape: Value, want: &str| {
-            assert_eq!(number.at(&shape).allowed(&shape), want);
+        let check = |number: NumberRules, schema: Value, want: &str| {
+            assert_eq!(number.with_bounds(&schema).allowed_text(&schema), want);
         };
-        let plain = Number::default();
+        let plain = NumberRules::default();
         check(plain, json!({ "format": "uint16" }), "a whole number from 0 to 65535");
-        let shape = json!({ "format": "uint32", "minimum": 1, "maximum": 9 });
-        check(plain, shape.clone(), "a whole number from 1 to 9");
-        check(plain.at(&json!({ "maximum": 5 })), shape, "a whole number from 1 to 5");
-        let time = Number::of(Some(Unit::Milliseconds)).at(&json!({ "maximum": 86_400_000 }));
-        let said = time.allowed(&json!({ "format": "uint64" }));
-        assert!(said.starts_with("0ms to 1d, as a text such as \"500ms\""), "{said}");
+        let schema = json!({ "format": "uint32", "minimum": 1, "maximum": 9 });
+        check(plain, schema.clone(), "a whole number from 1 to 9");
+        check(plain.with_bounds(&json!({ "maximum": 5 })), schema, "a whole number from 1 to 5");
+        let time = NumberRules::of(Some(Unit::Milliseconds))
+            .with_bounds(&json!({ "maximum": 86_400_000 }));
+        let allowed_text = time.allowed_text(&json!({ "format": "uint64" }));
+        assert!(
+            allowed_text.starts_with("0ms to 1d, as a text such as \"500ms\""),
+            "{allowed_text}"
+        );
     }
 
     #[test]
     fn numbers_are_exact_or_refused() {
-        let shape = json!({ "format": "int64" });
+        let schema = json!({ "format": "int64" });
         let check = |text: &str, want: Result<i64, &str>| {
             let value: Value = serde_json::from_str(text).unwrap();
-            let got = Number::default().read(&value, &shape).map_err(|(message, _)| message);
+            let got = NumberRules::default().read(&value, &schema).map_err(|(message, _)| message);
             assert_eq!(got, want.map(|number| json!(number)).map_err(str::to_owned), "{text}");
         };
         check("-7", Ok(-7));

@@ -2,20 +2,20 @@
 //! lead nowhere or in a circle, and the order to submit in. Documents with something else wrong are
 //! looked at like the others, as far as they are known.
 
-use crate::document::{Document, Placed, Reader};
-use crate::schema_check::guess;
-use cellwright_cell::field::{FieldPath, Step};
+use crate::document::{Document, DocumentReader, LocatedDocument};
+use crate::schema_check::suggestion_text;
+use cellwright_cell::field::{FieldPath, PathSegment};
 use cellwright_cell::name::{JobKey, MAX_NAME, Name};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-impl Reader {
+impl DocumentReader {
     /// What only all documents together show: names, references, and the order to submit in.
-    pub(crate) fn finish(mut self) -> (Reader, Vec<Document>) {
-        self.distinct();
-        self.resolved();
-        let order = self.order();
-        let documents = order.into_iter().map(|at| self.placed[at].document.clone()).collect();
+    pub(crate) fn finish(mut self) -> (DocumentReader, Vec<Document>) {
+        self.check_distinct_names();
+        self.check_references();
+        let order = self.submission_order();
+        let documents = order.into_iter().map(|at| self.documents[at].document.clone()).collect();
         (self, documents)
     }
 
@@ -24,13 +24,15 @@ impl Reader {
         (owner, document.name().clone())
     }
 
-    fn distinct(&mut self) {
+    fn check_distinct_names(&mut self) {
         let mut seen: BTreeMap<(Option<Name>, Name), FieldPath> = BTreeMap::new();
-        for placed in self.placed.iter().filter(|placed| placed.is_owned && placed.is_named) {
+        for placed in
+            self.documents.iter().filter(|placed| placed.has_valid_owner && placed.has_valid_name)
+        {
             let key = self.key(&placed.document);
             if let Some(first) = seen.get(&key) {
                 let message = format!("the name {} is taken by {first}", key.1);
-                self.checker.add(
+                self.checker.add_error(
                     &placed.path.field("name"),
                     message,
                     Some("each name once".into()),
@@ -42,52 +44,54 @@ impl Reader {
     }
 
     /// Bare names are jobs of this file.
-    fn resolved(&mut self) {
+    fn check_references(&mut self) {
         // A kind that is neither may be meant as either.
         let names = |other: &str, unless_said: bool| -> Vec<String> {
             let is_one = |kind: &Option<Value>| match kind {
                 None | Some(Value::Null) => unless_said,
                 Some(kind) => kind != other,
             };
-            let wanted =
-                self.named.iter().filter(|(name, kind)| is_one(kind) && Name::new(name).is_ok());
+            let wanted = self
+                .jobs_by_name
+                .iter()
+                .filter(|(name, kind)| is_one(kind) && Name::new(name).is_ok());
             wanted.map(|(name, _)| name.clone()).collect()
         };
         let (jobs, sets) = (names("alloc_set", true), names("tasks", false));
-        for (path, name) in std::mem::take(&mut self.short) {
-            let (known, what) = referred(&path, &jobs, &sets);
+        for (path, name) in std::mem::take(&mut self.bare_references) {
+            let (known, kind_name) = reference_scope(&path, &jobs, &sets);
             if known.contains(&name) {
                 continue;
             }
-            let message = format!("there is no {what} {name:?} in this file");
-            let message = message + &guess(&name, known.iter().map(String::as_str));
+            let message = format!("there is no {kind_name} {name:?} in this file");
+            let message = message + &suggestion_text(&name, known.iter().map(String::as_str));
             let help = match known.is_empty() {
                 true => format!("USER/{name} for one that is in the cell already"),
                 false => format!("{}; USER/{name} for one in the cell already", known.join(", ")),
             };
-            self.checker.add(&path, message, Some(help));
+            self.checker.add_error(&path, message, Some(help));
         }
-        for (path, text) in std::mem::take(&mut self.nameless) {
-            let (known, what) = referred(&path, &jobs, &sets);
+        for (path, text) in std::mem::take(&mut self.invalid_references) {
+            let (known, kind_name) = reference_scope(&path, &jobs, &sets);
             let last = text.rsplit('/').next().unwrap_or_default();
-            let message = format!("no {what} can be called {text:?}");
-            let message = message + &guess(last, known.iter().map(String::as_str));
-            let here = known.iter().map(|name| format!("{name}, ")).collect::<String>();
+            let message = format!("no {kind_name} can be called {text:?}");
+            let message = message + &suggestion_text(last, known.iter().map(String::as_str));
+            let known_names = known.iter().map(|name| format!("{name}, ")).collect::<String>();
             let help = format!(
-                "{here}or USER/NAME for one that is in the cell already, each of 1 to {MAX_NAME} \
+                "{known_names}or USER/NAME for one that is in the cell already, each of 1 to {MAX_NAME} \
                  characters a-z, 0-9 and -, not starting or ending with -"
             );
             let help = help.trim_start_matches("or ").to_owned();
-            self.checker.add(&path, message, Some(help));
+            self.checker.add_error(&path, message, Some(help));
         }
-        self.users_that_are_jobs(&jobs);
+        self.check_job_as_user(&jobs);
     }
 
     /// `web/0` is the job `0` of a user `web`; hardly anybody means that who has a job `web`.
-    fn users_that_are_jobs(&mut self, jobs: &[String]) {
+    fn check_job_as_user(&mut self, jobs: &[String]) {
         let owners: Vec<Option<Name>> =
-            self.placed.iter().map(|placed| self.key(&placed.document).0).collect();
-        for placed in &self.placed {
+            self.documents.iter().map(|placed| self.key(&placed.document).0).collect();
+        for placed in &self.documents {
             let at = match placed.document {
                 Document::Job(_) => placed.path.clone(),
                 Document::Cron(_) => placed.path.field("job"),
@@ -109,10 +113,10 @@ impl Reader {
     }
 
     /// Alloc sets before what is inside them, jobs before those that start after them.
-    fn order(&mut self) -> Vec<usize> {
+    fn submission_order(&mut self) -> Vec<usize> {
         let at: BTreeMap<(Option<Name>, Name), usize> =
-            self.placed.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
-        let needs = |placed: &Placed| -> Vec<usize> {
+            self.documents.iter().enumerate().map(|(i, p)| (self.key(&p.document), i)).collect();
+        let needs = |placed: &LocatedDocument| -> Vec<usize> {
             let job = placed.document.job();
             let after = job.after.iter().map(|after| &after.job);
             let keys = after.chain(&job.alloc_set);
@@ -122,7 +126,7 @@ impl Reader {
             .collect()
         };
         let mut waiting: Vec<(usize, Vec<usize>)> =
-            self.placed.iter().enumerate().map(|(i, placed)| (i, needs(placed))).collect();
+            self.documents.iter().enumerate().map(|(i, placed)| (i, needs(placed))).collect();
         let mut order: Vec<usize> = Vec::new();
         while !waiting.is_empty() {
             let (ready, rest): (Vec<_>, Vec<_>) = waiting
@@ -130,9 +134,9 @@ impl Reader {
                 .partition(|(_, needs)| needs.iter().all(|need| order.contains(need)));
             if ready.is_empty() {
                 for (at, _) in &rest {
-                    let path = self.placed[*at].path.field("after");
+                    let path = self.documents[*at].path.field("after");
                     let help = "jobs that wait for each other would never start";
-                    self.checker.add(&path, "this job waits for itself", Some(help.into()));
+                    self.checker.add_error(&path, "this job waits for itself", Some(help.into()));
                 }
                 break;
             }
@@ -144,13 +148,13 @@ impl Reader {
 }
 
 /// Among which names a reference is looked up, and what they are names of.
-fn referred<'a>(
+fn reference_scope<'a>(
     path: &FieldPath,
     jobs: &'a [String],
     sets: &'a [String],
 ) -> (&'a [String], &'static str) {
     match path.0.last() {
-        Some(Step::Field(field)) if field == "alloc_set" => (sets, "alloc set"),
+        Some(PathSegment::Field(field)) if field == "alloc_set" => (sets, "alloc set"),
         _ => (jobs, "job"),
     }
 }

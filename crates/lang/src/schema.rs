@@ -5,8 +5,8 @@
 
 use crate::units::Unit;
 use cellwright_cell::cron::CronSpec;
-use cellwright_cell::described::in_plain_words;
 use cellwright_cell::resource::MAX_QUANTITY;
+use cellwright_cell::schema_descriptions::simplify_descriptions;
 use cellwright_cell::spec::JobSpec;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::sync::OnceLock;
 
 /// Amounts of types that count whole cells elsewhere: those of one task have an end.
-const BOUNDED: [(&str, &str); 5] = [
+const TASK_LIMITS: [(&str, &str); 5] = [
     ("Resources", "cpu"),
     ("Resources", "ram"),
     ("Resources", "disk"),
@@ -36,11 +36,11 @@ impl Schema {
             generator.subschema_for::<CronSpec>();
             let mut definitions: Map<String, Value> =
                 generator.take_definitions(false).into_iter().collect();
-            definitions.values_mut().for_each(in_plain_words);
-            for (owner, field) in BOUNDED {
+            definitions.values_mut().for_each(simplify_descriptions);
+            for (owner, field) in TASK_LIMITS {
                 let fields = definitions.get_mut(owner).and_then(|d| d.get_mut("properties"));
-                if let Some(shape) = fields.and_then(|fields| fields.get_mut(field)) {
-                    shape["maximum"] = json!(MAX_QUANTITY);
+                if let Some(schema) = fields.and_then(|fields| fields.get_mut(field)) {
+                    schema["maximum"] = json!(MAX_QUANTITY);
                 }
             }
             Schema { definitions }
@@ -90,22 +90,22 @@ pub fn file_schema() -> Value {
         };
         for (field, shape) in fields.iter_mut() {
             if unit_of(owner, field).is_some() {
-                *shape = or_text(shape.take());
+                *shape = allow_text(shape.take());
             }
         }
     }
     for name in ["Span", "Priority", "JobKey", "After", "AttributeValue"] {
         if let Some(definition) = definitions.get_mut(name) {
-            let short = if name == "AttributeValue" {
+            let shorthand = if name == "AttributeValue" {
                 json!(["string", "integer"])
             } else {
                 json!("string")
             };
-            *definition = json!({ "anyOf": [definition.take(), { "type": short }] });
+            *definition = json!({ "anyOf": [definition.take(), { "type": shorthand }] });
         }
     }
     if let Some(spec) = definitions.get_mut("JobSpec") {
-        flatten(spec, schema);
+        flatten_task_fields(spec, schema);
     }
     if let Some(cron) = definitions.get_mut("CronSpec") {
         add_owner(cron);
@@ -126,9 +126,9 @@ pub fn file_schema() -> Value {
     })
 }
 
-fn or_text(shape: Value) -> Value {
-    let about = shape.get("description").cloned();
-    let mut either = json!({ "anyOf": [shape, { "type": "string" }] });
+fn allow_text(schema: Value) -> Value {
+    let about = schema.get("description").cloned();
+    let mut either = json!({ "anyOf": [schema, { "type": "string" }] });
     if let Some(about) = about {
         either["description"] = about;
     }
@@ -141,7 +141,7 @@ fn add_owner(definition: &mut Value) {
 }
 
 /// Fields of the task and of its limits may stand in the job itself.
-fn flatten(spec: &mut Value, schema: &Schema) {
+fn flatten_task_fields(spec: &mut Value, schema: &Schema) {
     add_owner(spec);
     for (owner, inner) in [("TaskSpec", "task"), ("Resources", "task.limits")] {
         for field in schema.fields(owner) {

@@ -6,18 +6,18 @@
 //! in the file it is, and cannot say what was most likely meant.
 
 use crate::example;
-use crate::locate::Part;
-use crate::number::{Number, wanted};
+use crate::locate::FieldPart;
+use crate::number::{NumberRules, expected_number};
 use crate::schema::{Schema, unit_of};
 use cellwright_cell::cron::schedule::Schedule;
 use cellwright_cell::field::FieldPath;
 use cellwright_cell::name::{Name, Token};
-use cellwright_cell::near::nearest;
 use cellwright_cell::priority::MAX_PRIORITY;
+use cellwright_cell::suggestions::nearest;
 use serde_json::{Map, Value, json};
 
 /// What other systems call it.
-const OTHER_WORDS: [(&str, &str); 14] = [
+const FOREIGN_NAMES: [(&str, &str); 14] = [
     ("replicas", "count"),
     ("instances", "count"),
     ("tasks", "count"),
@@ -39,16 +39,16 @@ const BANDS: [(&str, u64); 4] =
     [("best_effort", 0), ("batch", 100), ("production", 200), ("monitoring", 300)];
 
 /// Fields that people know by what is in them, which they write in the job itself.
-const MADE_OF: [(&str, &str, &str); 2] = [
+const COMPOSITE_FIELDS: [(&str, &str, &str); 2] = [
     ("task", "`command`, `cpu` and `ram`", "command: [\"date\"], cpu: \"500m\", ram: \"64MiB\""),
     ("limits", "`cpu` and `ram`", "cpu: \"500m\", ram: \"64MiB\""),
 ];
 
 /// How something does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FaultKind {
     /// By what it is.
-    Misfit,
+    Mismatch,
     /// By being read as a number, since it stands without quotes.
     Unquoted,
     /// A field of this name has to be there.
@@ -59,119 +59,136 @@ pub(crate) enum Fault {
 
 /// Something that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct SchemaError {
     pub path: FieldPath,
     /// What of the field to point at.
-    pub part: Part,
-    pub fault: Fault,
+    pub part: FieldPart,
+    pub kind: FaultKind,
     pub message: String,
     pub help: Option<String>,
 }
 
 /// Walks a value and collects what is wrong with it.
 #[derive(Default)]
-pub(crate) struct Checker {
-    pub wrong: Vec<Wrong>,
+pub(crate) struct SchemaChecker {
+    pub errors: Vec<SchemaError>,
 }
 
-impl Checker {
+impl SchemaChecker {
     /// Never `true`, which is what those return who find that a value fits.
-    pub(crate) fn add(
+    pub(crate) fn add_error(
         &mut self,
         path: &FieldPath,
         message: impl Into<String>,
         help: Option<String>,
     ) -> bool {
         let (path, message) = (path.clone(), message.into());
-        self.wrong.push(Wrong { path, part: Part::Value, fault: Fault::Misfit, message, help });
+        self.errors.push(SchemaError {
+            path,
+            part: FieldPart::Value,
+            kind: FaultKind::Mismatch,
+            message,
+            help,
+        });
         false
     }
 
-    fn named(
+    fn add_name_error(
         &mut self,
         path: &FieldPath,
-        fault: Fault,
+        fault: FaultKind,
         message: String,
         help: Option<String>,
     ) -> bool {
-        self.wrong.push(Wrong { path: path.clone(), part: Part::Name, fault, message, help });
+        self.errors.push(SchemaError {
+            path: path.clone(),
+            part: FieldPart::Name,
+            kind: fault,
+            message,
+            help,
+        });
         false
     }
 
     /// `value` as the type `name` wants it; whether what is left of it can be read.
     pub(crate) fn check(&mut self, value: &mut Value, name: &str, path: &FieldPath) -> bool {
         let definition = Schema::get().definition(name);
-        definition.is_none_or(|shape| self.typed(value, shape, name, Number::default(), path))
+        definition
+            .is_none_or(|schema| self.check_type(value, schema, name, NumberRules::default(), path))
     }
 
-    fn shaped(
+    fn check_schema(
         &mut self,
         value: &mut Value,
-        shape: &Value,
-        number: Number,
+        schema: &Value,
+        number: NumberRules,
         path: &FieldPath,
     ) -> bool {
-        let number = number.at(shape);
-        let (shape, name) = Schema::get().resolve(shape);
+        let number = number.with_bounds(schema);
+        let (schema, name) = Schema::get().resolve(schema);
         if let Some(name) = name {
-            return self.typed(value, shape, name, number.of_type(name), path);
+            return self.check_type(value, schema, name, number.inside_type(name), path);
         }
-        if let Some(any) = shape.get("anyOf").and_then(Value::as_array) {
-            let null = |shape: &&Value| shape.get("type") == Some(&json!("null"));
-            let other = any.iter().find(|shape| !null(shape));
-            let may_be_absent = value.is_null() && any.iter().any(|shape| null(&shape));
+        if let Some(any) = schema.get("anyOf").and_then(Value::as_array) {
+            let null = |schema: &&Value| schema.get("type") == Some(&json!("null"));
+            let other = any.iter().find(|schema| !null(schema));
+            let may_be_absent = value.is_null() && any.iter().any(|schema| null(&schema));
             let other = other.filter(|_| !may_be_absent);
-            return other.is_none_or(|other| self.shaped(value, other, number, path));
+            return other.is_none_or(|other| self.check_schema(value, other, number, path));
         }
-        if shape.get("oneOf").is_some() {
-            return self.variant(value, shape, path);
+        if schema.get("oneOf").is_some() {
+            return self.check_variant(value, schema, path);
         }
-        self.plain(value, shape, number, path)
+        self.check_plain(value, schema, number, path)
     }
 
     /// Types with a rule of their own come first.
-    fn typed(
+    fn check_type(
         &mut self,
         value: &mut Value,
-        shape: &Value,
+        schema: &Value,
         name: &str,
-        number: Number,
+        number: NumberRules,
         path: &FieldPath,
     ) -> bool {
         match (name, &*value) {
-            ("Priority", Value::String(word)) => return self.band(&word.clone(), value, path),
+            ("Priority", Value::String(word)) => {
+                return self.check_band(&word.clone(), value, path);
+            }
             ("Priority", _) => {
-                let before = self.wrong.len();
-                let fits = self.plain(value, shape, number, path);
-                self.wrong[before..].iter_mut().for_each(|wrong| wrong.help = Some(bands()));
+                let before = self.errors.len();
+                let fits = self.check_plain(value, schema, number, path);
+                self.errors[before..].iter_mut().for_each(|wrong| wrong.help = Some(band_names()));
                 return fits;
             }
             ("AttributeValue", Value::String(text)) => *value = json!({ "text": text }),
             ("AttributeValue", Value::Number(number)) => *value = json!({ "integer": number }),
             ("Name" | "Token" | "Schedule", Value::String(text)) => {
-                let refused = refused(name, text);
-                return refused
-                    .is_none_or(|(message, allowed)| self.add(path, message, Some(allowed)));
+                let error = text_error(name, text);
+                return error
+                    .is_none_or(|(message, allowed)| self.add_error(path, message, Some(allowed)));
             }
             _ => {}
         }
-        if shape.get("oneOf").is_some() || shape.get("enum").is_some() {
-            return self.variant(value, shape, path);
+        if schema.get("oneOf").is_some() || schema.get("enum").is_some() {
+            return self.check_variant(value, schema, path);
         }
-        match (shape.get("properties").and_then(Value::as_object), value) {
-            (Some(fields), Value::Object(map)) => self.object(map, shape, fields, name, path),
+        match (schema.get("properties").and_then(Value::as_object), value) {
+            (Some(fields), Value::Object(map)) => {
+                self.check_object(map, schema, fields, name, path)
+            }
             (Some(_), value) => {
-                let message = format!("an object is wanted here, not {}", shown(value));
-                self.add(path, message, example::object(name, value))
+                let message = format!("an object is wanted here, not {}", value_text(value));
+                self.add_error(path, message, example::example_object(name, value))
             }
-            (None, value) if shape.get("$ref").is_some() || shape.get("anyOf").is_some() => {
-                self.shaped(value, shape, number, path)
+            (None, value) if schema.get("$ref").is_some() || schema.get("anyOf").is_some() => {
+                self.check_schema(value, schema, number, path)
             }
-            (None, value) => self.plain(value, shape, number, path),
+            (None, value) => self.check_plain(value, schema, number, path),
         }
     }
 
-    fn band(&mut self, word: &str, value: &mut Value, path: &FieldPath) -> bool {
+    fn check_band(&mut self, word: &str, value: &mut Value, path: &FieldPath) -> bool {
         let plain = word.replace('-', "_");
         if let Some((_, lowest)) = BANDS.iter().find(|(band, _)| *band == plain) {
             *value = json!(lowest);
@@ -179,105 +196,108 @@ impl Checker {
         }
         let words = BANDS.iter().map(|(band, _)| *band);
         let message = format!("{word:?} is not a priority");
-        self.add(path, message + &guess(word, words), Some(bands()))
+        self.add_error(path, message + &suggestion_text(word, words), Some(band_names()))
     }
 
-    fn object(
+    fn check_object(
         &mut self,
         map: &mut Map<String, Value>,
-        shape: &Value,
+        schema: &Value,
         fields: &Map<String, Value>,
         owner: &str,
         path: &FieldPath,
     ) -> bool {
-        let required = shape.get("required").and_then(Value::as_array);
+        let required = schema.get("required").and_then(Value::as_array);
         let required = || required.into_iter().flatten().filter_map(Value::as_str);
         let missing: Vec<&str> = required().filter(|name| !map.contains_key(*name)).collect();
         map.retain(|name, value| {
             let path = path.field(name);
             match fields.get(name) {
-                Some(shape) => self.shaped(value, shape, Number::of(unit_of(owner, name)), &path),
-                None => self.unknown(name, known(owner, fields).into_iter(), &path),
+                Some(schema) => {
+                    self.check_schema(value, schema, NumberRules::of(unit_of(owner, name)), &path)
+                }
+                None => self.unknown_field(name, known_fields(owner, fields).into_iter(), &path),
             }
         });
         for name in missing {
-            let (message, help) = match MADE_OF.iter().find(|(whole, ..)| *whole == name) {
+            let (message, help) = match COMPOSITE_FIELDS.iter().find(|(whole, ..)| *whole == name) {
                 Some((_, parts, example)) => {
                     (format!("{parts} are missing"), Some(format!("such as {example}")))
                 }
                 None => {
-                    let help = fields.get(name).and_then(|shape| takes(owner, name, shape));
+                    let help = fields.get(name).and_then(|schema| field_help(owner, name, schema));
                     (format!("`{name}` is missing"), help)
                 }
             };
-            self.named(path, Fault::Missing(name.to_owned()), message, help);
+            self.add_name_error(path, FaultKind::Missing(name.to_owned()), message, help);
         }
         for name in required().filter(|name| !map.contains_key(*name)).collect::<Vec<_>>() {
-            let Some(nothing) = blank(owner, name) else { return false };
+            let Some(nothing) = placeholder(owner, name) else { return false };
             map.insert(name.to_owned(), nothing);
         }
         true
     }
 
-    fn unknown<'a>(
+    fn unknown_field<'a>(
         &mut self,
         name: &str,
         known: impl Iterator<Item = &'a str> + Clone,
         path: &FieldPath,
     ) -> bool {
-        let message = format!("there is no field `{name}` here{}", guess(name, known.clone()));
-        let meant = guessed(name, known.clone()).map(str::to_owned);
+        let message =
+            format!("there is no field `{name}` here{}", suggestion_text(name, known.clone()));
+        let suggested = suggestion(name, known.clone()).map(str::to_owned);
         let all: Vec<&str> = known.collect();
-        self.named(path, Fault::Unknown(meant), message, Some(all.join(", ")))
+        self.add_name_error(path, FaultKind::Unknown(suggested), message, Some(all.join(", ")))
     }
 
     /// One of several words, or an object with one of several fields.
-    fn variant(&mut self, value: &mut Value, shape: &Value, path: &FieldPath) -> bool {
-        let (words, fields) = alternatives(shape);
-        let allowed = listed(&words, &fields);
+    fn check_variant(&mut self, value: &mut Value, schema: &Value, path: &FieldPath) -> bool {
+        let (words, fields) = schema_alternatives(schema);
+        let allowed = list_alternatives(&words, &fields);
         match value {
             Value::String(word) if words.contains(&word.as_str()) => true,
             Value::String(word) => {
                 let known = words.iter().copied().chain(fields.keys().map(String::as_str));
-                let message = format!("{word:?} is not known here{}", guess(word, known));
-                self.add(path, message, Some(allowed))
+                let message = format!("{word:?} is not known here{}", suggestion_text(word, known));
+                self.add_error(path, message, Some(allowed))
             }
             Value::Object(map) if map.len() == 1 => map.iter_mut().all(|(name, inner)| {
                 let path = path.field(name);
                 match fields.get(name) {
-                    Some(shape) => self.shaped_field(inner, shape, &path),
-                    None => self.unknown(name, fields.keys().map(String::as_str), &path),
+                    Some(schema) => self.check_variant_field(inner, schema, &path),
+                    None => self.unknown_field(name, fields.keys().map(String::as_str), &path),
                 }
             }),
             other => {
-                let message = format!("{} cannot stand here", shown(other));
-                self.add(path, message, Some(format!("one of: {allowed}")))
+                let message = format!("{} cannot stand here", value_text(other));
+                self.add_error(path, message, Some(format!("one of: {allowed}")))
             }
         }
     }
 
     /// The inside of a variant is a type, or fields of its own.
-    fn shaped_field(&mut self, value: &mut Value, shape: &Value, path: &FieldPath) -> bool {
-        let fields = shape.get("properties").and_then(Value::as_object);
+    fn check_variant_field(&mut self, value: &mut Value, schema: &Value, path: &FieldPath) -> bool {
+        let fields = schema.get("properties").and_then(Value::as_object);
         match (fields, value) {
-            (Some(fields), Value::Object(map)) => self.object(map, shape, fields, "", path),
-            (Some(_), value) => self.kind(value, "an object", path),
-            (None, value) => self.shaped(value, shape, Number::default(), path),
+            (Some(fields), Value::Object(map)) => self.check_object(map, schema, fields, "", path),
+            (Some(_), value) => self.wrong_kind(value, "an object", path),
+            (None, value) => self.check_schema(value, schema, NumberRules::default(), path),
         }
     }
 
-    fn kind(&mut self, value: &Value, wanted: &str, path: &FieldPath) -> bool {
-        self.add(path, format!("{wanted} is wanted here, not {}", shown(value)), None)
+    fn wrong_kind(&mut self, value: &Value, wanted: &str, path: &FieldPath) -> bool {
+        self.add_error(path, format!("{wanted} is wanted here, not {}", value_text(value)), None)
     }
 
-    fn plain(
+    fn check_plain(
         &mut self,
         value: &mut Value,
-        shape: &Value,
-        number: Number,
+        schema: &Value,
+        number: NumberRules,
         path: &FieldPath,
     ) -> bool {
-        let kinds: Vec<&str> = match shape.get("type") {
+        let kinds: Vec<&str> = match schema.get("type") {
             Some(Value::String(kind)) => vec![kind],
             Some(Value::Array(kinds)) => kinds.iter().filter_map(Value::as_str).collect(),
             _ => return true,
@@ -287,68 +307,73 @@ impl Checker {
         }
         let kind = kinds.iter().find(|kind| **kind != "null").copied().unwrap_or_default();
         match (kind, &mut *value) {
-            ("integer", _) => match number.read(value, shape) {
+            ("integer", _) => match number.read(value, schema) {
                 Ok(read) => {
                     *value = read;
                     true
                 }
-                Err((message, allowed)) => self.add(path, message, Some(allowed)),
+                Err((message, allowed)) => self.add_error(path, message, Some(allowed)),
             },
             ("boolean", Value::Bool(_)) | ("string", Value::String(_)) => true,
             ("array", Value::Array(items)) => {
-                let inner = shape.get("items").unwrap_or(&Value::Null);
+                let inner = schema.get("items").unwrap_or(&Value::Null);
                 let mut fits = true;
                 for (position, item) in items.iter_mut().enumerate() {
-                    fits &= self.shaped(item, inner, number.of_items(), &path.index(position));
+                    fits &=
+                        self.check_schema(item, inner, number.for_items(), &path.index(position));
                 }
                 fits
             }
             ("object", Value::Object(map)) => {
-                self.map(map, shape, path);
+                self.check_map(map, schema, path);
                 true
             }
-            ("boolean", other) => self.kind(other, "true or false", path),
+            ("boolean", other) => self.wrong_kind(other, "true or false", path),
             ("string", Value::Number(number)) => {
-                let (message, help) = unquoted(&number.to_string());
-                self.add(path, message, Some(help));
-                self.wrong.iter_mut().last().iter_mut().for_each(|w| w.fault = Fault::Unquoted);
+                let (message, help) = unquoted_error(&number.to_string());
+                self.add_error(path, message, Some(help));
+                self.errors.iter_mut().last().iter_mut().for_each(|w| w.kind = FaultKind::Unquoted);
                 false
             }
-            ("string", other) => self.kind(other, "a text", path),
+            ("string", other) => self.wrong_kind(other, "a text", path),
             ("array", Value::String(text)) => {
-                let help = example::list(text, shape.get("items").unwrap_or(&Value::Null));
-                self.add(path, format!("a list is wanted here, not {}", json!(text)), Some(help))
+                let help = example::example_list(text, schema.get("items").unwrap_or(&Value::Null));
+                self.add_error(
+                    path,
+                    format!("a list is wanted here, not {}", json!(text)),
+                    Some(help),
+                )
             }
-            ("array", other) => self.kind(other, "a list", path),
+            ("array", other) => self.wrong_kind(other, "a list", path),
             (_, other) => {
-                let message = format!("an object is wanted here, not {}", shown(other));
-                self.add(path, message, Some(example::map(shape)))
+                let message = format!("an object is wanted here, not {}", value_text(other));
+                self.add_error(path, message, Some(example::example_map(schema)))
             }
         }
     }
 
     /// Free names: labels, variables, task indices.
-    fn map(&mut self, map: &mut Map<String, Value>, shape: &Value, path: &FieldPath) {
-        let patterns = shape.get("patternProperties").and_then(Value::as_object);
+    fn check_map(&mut self, map: &mut Map<String, Value>, schema: &Value, path: &FieldPath) {
+        let patterns = schema.get("patternProperties").and_then(Value::as_object);
         let pattern = patterns.and_then(|patterns| patterns.iter().next());
         let numbered = pattern.is_some_and(|(pattern, _)| pattern.contains("\\d"));
         let inner = match pattern {
             Some((_, inner)) => inner,
-            None => shape.get("additionalProperties").unwrap_or(&Value::Null),
+            None => schema.get("additionalProperties").unwrap_or(&Value::Null),
         };
         map.retain(|name, value| {
             let path = path.field(name);
-            let refused = match (pattern.is_some(), numbered) {
+            let rejection = match (pattern.is_some(), numbered) {
                 (_, true) => name.parse::<u32>().is_err().then(|| "a whole number".to_owned()),
                 (true, false) => Token::new(name).err().map(|error| error.allowed),
                 _ => None,
             };
-            match refused {
+            match rejection {
                 Some(allowed) => {
                     let message = format!("{name:?} is not valid here");
-                    self.named(&path, Fault::Misfit, message, Some(allowed))
+                    self.add_name_error(&path, FaultKind::Mismatch, message, Some(allowed))
                 }
-                None => self.shaped(value, inner, Number::default(), &path),
+                None => self.check_schema(value, inner, NumberRules::default(), &path),
             }
         });
     }
@@ -359,18 +384,18 @@ pub(crate) const UNNAMED: &str = "unnamed";
 
 /// What a type cannot be read without, for a field that is wrong or missing. Rules are told that it
 /// is not known, and never look at it.
-fn blank(owner: &str, field: &str) -> Option<Value> {
+fn placeholder(owner: &str, field: &str) -> Option<Value> {
     match (owner, field) {
         ("JobSpec" | "CronSpec", "name") => Some(json!(UNNAMED)),
         ("JobSpec", "priority") | ("Resources", "cpu" | "ram") => Some(json!(0)),
         ("JobSpec", "task") => {
-            Some(json!({ "command": [], "limits": blank("TaskSpec", "limits") }))
+            Some(json!({ "command": [], "limits": placeholder("TaskSpec", "limits") }))
         }
         ("TaskSpec", "command") => Some(json!([])),
         ("TaskSpec", "limits") => Some(json!({ "cpu": 0, "ram": 0 })),
         ("CronSpec", "schedule") => Some(json!("0 0 * * *")),
         ("CronSpec", "job") => {
-            let task = blank("JobSpec", "task");
+            let task = placeholder("JobSpec", "task");
             Some(json!({ "name": UNNAMED, "priority": 0, "task": task }))
         }
         _ => None,
@@ -378,7 +403,7 @@ fn blank(owner: &str, field: &str) -> Option<Value> {
 }
 
 /// What is wrong with a text of a type that not every text is one of, and what is allowed.
-fn refused(name: &str, text: &str) -> Option<(String, String)> {
+fn text_error(name: &str, text: &str) -> Option<(String, String)> {
     let plain = |value: String, allowed: String| (format!("{value:?} is not valid here"), allowed);
     match name {
         "Name" => Name::new(text).err().map(|bad| plain(bad.value, bad.allowed)),
@@ -391,20 +416,20 @@ fn refused(name: &str, text: &str) -> Option<(String, String)> {
 }
 
 /// Of a text that is read as a number: what is wrong, and what to write.
-pub(crate) fn unquoted(number: &str) -> (String, String) {
+pub(crate) fn unquoted_error(number: &str) -> (String, String) {
     (format!("a text is wanted here, not {number}"), format!("write it in quotes: '{number}'"))
 }
 
 /// What a priority can be.
-fn bands() -> String {
+fn band_names() -> String {
     let words: Vec<&str> = BANDS.iter().map(|(band, _)| *band).collect();
     format!("{}, or a number from 0 to {MAX_PRIORITY}", words.join(", "))
 }
 
 /// What a value that is one of several can be: words, and objects of one field.
-fn alternatives(shape: &Value) -> (Vec<&str>, Map<String, Value>) {
-    let all = shape.get("oneOf").and_then(Value::as_array);
-    let alternatives: Vec<&Value> = all.map_or(vec![shape], |all| all.iter().collect());
+fn schema_alternatives(schema: &Value) -> (Vec<&str>, Map<String, Value>) {
+    let all = schema.get("oneOf").and_then(Value::as_array);
+    let alternatives: Vec<&Value> = all.map_or(vec![schema], |all| all.iter().collect());
     let mut words: Vec<&str> = Vec::new();
     let mut fields: Map<String, Value> = Map::new();
     for alternative in alternatives {
@@ -417,28 +442,28 @@ fn alternatives(shape: &Value) -> (Vec<&str>, Map<String, Value>) {
     (words, fields)
 }
 
-fn listed(words: &[&str], fields: &Map<String, Value>) -> String {
+fn list_alternatives(words: &[&str], fields: &Map<String, Value>) -> String {
     let named = fields.keys().map(|field| format!("{{{field}: …}}"));
     words.iter().map(ToString::to_string).chain(named).collect::<Vec<_>>().join(", ")
 }
 
 /// What a field that is not there takes, or else what it is for.
-fn takes(owner: &str, field: &str, shape: &Value) -> Option<String> {
-    if Schema::get().resolve(shape).1 == Some("Priority") {
-        return Some(bands());
+fn field_help(owner: &str, field: &str, schema: &Value) -> Option<String> {
+    if Schema::get().resolve(schema).1 == Some("Priority") {
+        return Some(band_names());
     }
-    let about = || shape.get("description")?.as_str().map(str::to_owned);
+    let about = || schema.get("description")?.as_str().map(str::to_owned);
     let choices = || {
-        let (inner, _) = Schema::get().resolve(shape);
+        let (inner, _) = Schema::get().resolve(schema);
         let is_choice = inner.get("oneOf").is_some() || inner.get("enum").is_some();
-        let (words, fields) = alternatives(inner);
-        is_choice.then(|| format!("one of: {}", listed(&words, &fields)))
+        let (words, fields) = schema_alternatives(inner);
+        is_choice.then(|| format!("one of: {}", list_alternatives(&words, &fields)))
     };
-    wanted(owner, field, shape).or_else(choices).or_else(about)
+    expected_number(owner, field, schema).or_else(choices).or_else(about)
 }
 
 /// Fields that may stand in an object of the type; in a job also those that are short for others.
-fn known<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
+fn known_fields<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
     let mut known: Vec<&str> = fields.keys().map(String::as_str).collect();
     if owner == "JobSpec" {
         known.push("owner");
@@ -449,22 +474,22 @@ fn known<'a>(owner: &str, fields: &'a Map<String, Value>) -> Vec<&'a str> {
 }
 
 /// `; did you mean ...?`, or nothing.
-pub(crate) fn guess<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    match guessed(wrong, known) {
+pub(crate) fn suggestion_text<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    match suggestion(name, known) {
         Some(word) => format!("; did you mean `{word}`?"),
         None => String::new(),
     }
 }
 
-fn guessed<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+fn suggestion<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let known: Vec<&str> = known.into_iter().collect();
-    let other = OTHER_WORDS.iter().find(|(word, _)| *word == wrong).map(|(_, ours)| *ours);
-    let other = other.filter(|ours| known.contains(ours));
-    other.or_else(|| nearest(wrong, known))
+    let other = FOREIGN_NAMES.iter().find(|(word, _)| *word == name).map(|(_, our_name)| *our_name);
+    let other = other.filter(|our_name| known.contains(our_name));
+    other.or_else(|| nearest(name, known))
 }
 
 /// A value in an error: short.
-pub(crate) fn shown(value: &Value) -> String {
+pub(crate) fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),
         Value::Bool(value) => value.to_string(),

@@ -35,7 +35,7 @@ impl Unit {
 
     /// The text that means `number`, in the largest unit that has it whole.
     #[must_use]
-    pub fn written(self, number: u64) -> String {
+    pub fn format(self, number: u64) -> String {
         const BYTES: [(&str, u64); 5] = [
             ("PiB", 1 << 50),
             ("TiB", 1 << 40),
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_as_what_it_was() {
         let check = |unit: Unit, number: u64, want: &str| {
-            assert_eq!(unit.written(number), want);
+            assert_eq!(unit.format(number), want);
             assert_eq!(unit.parse(want), Some(number), "{want}");
         };
         check(Unit::Cpu, 0, "0");

@@ -2,39 +2,44 @@
 //! wrong is not known to them: they say nothing of it, nor of what they would compute from it.
 
 use crate::document::{CronDocument, Document, JobDocument};
-use crate::schema_check::{Checker, Fault, Wrong};
+use crate::schema_check::{FaultKind, SchemaChecker, SchemaError};
 use cellwright_cell::admit::{self, Rule};
 use cellwright_cell::field::{FieldPath, FieldSet};
 use cellwright_cell::name::Name;
 use serde_json::Value;
 
 /// The steps of `path` from the document at `top` on.
-pub(crate) fn inside(top: &FieldPath, path: &FieldPath) -> FieldPath {
+pub(crate) fn relative_path(top: &FieldPath, path: &FieldPath) -> FieldPath {
     FieldPath(path.0.get(top.0.len()..).unwrap_or_default().to_vec())
 }
 
 /// What is wrong with the document at `top`, without fields that are only missing because their
 /// names are misspelt; and the fields of which nothing is known for all that.
-pub(crate) fn unknown(found: Vec<Wrong>, top: &FieldPath) -> (Vec<Wrong>, FieldSet) {
+pub(crate) fn split_unknown(
+    found: Vec<SchemaError>,
+    top: &FieldPath,
+) -> (Vec<SchemaError>, FieldSet) {
     let mut unknown = FieldSet::default();
-    for wrong in &found {
-        if let Fault::Unknown(Some(meant)) = &wrong.fault {
-            let path = inside(top, &wrong.path);
+    for error in &found {
+        if let FaultKind::Unknown(Some(suggested)) = &error.kind {
+            let path = relative_path(top, &error.path);
             let object = FieldPath(path.0.split_last().map_or(&[][..], |(_, rest)| rest).to_vec());
             // Fields of the task and its limits may stand in the job.
-            for way in ["", "task", "task.limits"] {
-                unknown.insert(object.join(&way.into()).field(meant));
+            for prefix in ["", "task", "task.limits"] {
+                unknown.insert(object.join(&prefix.into()).field(suggested));
             }
         }
     }
-    let place = |wrong: &Wrong| match &wrong.fault {
-        Fault::Missing(name) => inside(top, &wrong.path).field(name),
-        _ => inside(top, &wrong.path),
+    let error_path = |error: &SchemaError| match &error.kind {
+        FaultKind::Missing(name) => relative_path(top, &error.path).field(name),
+        _ => relative_path(top, &error.path),
     };
-    let misspelt =
-        |wrong: &Wrong| matches!(wrong.fault, Fault::Missing(_)) && unknown.touches(&place(wrong));
-    let (follow, kept): (Vec<Wrong>, Vec<Wrong>) = found.into_iter().partition(misspelt);
-    kept.iter().chain(&follow).for_each(|wrong| unknown.insert(place(wrong)));
+    let misspelt = |error: &SchemaError| {
+        matches!(error.kind, FaultKind::Missing(_)) && unknown.overlaps(&error_path(error))
+    };
+    let (follow, kept): (Vec<SchemaError>, Vec<SchemaError>) =
+        found.into_iter().partition(misspelt);
+    kept.iter().chain(&follow).for_each(|error| unknown.insert(error_path(error)));
     (kept, unknown)
 }
 
@@ -44,31 +49,32 @@ pub(crate) fn validate(
     unknown: FieldSet,
     top: &FieldPath,
     owner: Option<Name>,
-    checker: &mut Checker,
+    checker: &mut SchemaChecker,
 ) -> Option<Document> {
     let is_whole = unknown == FieldSet::default();
-    let document = match read(value, owner) {
+    let document = match deserialize(value, owner) {
         Ok(document) => document,
         Err(error) => {
             if is_whole {
-                checker.add(top, format!("this is not understood: {error}"), None);
+                checker.add_error(top, format!("this is not understood: {error}"), None);
             }
             return None;
         }
     };
-    let rules: Vec<Rule> = admit::RULES.into_iter().chain([admit::can_begin as Rule]).collect();
+    let rules: Vec<Rule> =
+        admit::RULES.into_iter().chain([admit::has_memory_to_start as Rule]).collect();
     let rejections = match &document {
         Document::Job(job) => admit::review_job(&job.spec, &rules, unknown),
         Document::Cron(cron) => admit::review_cron(&cron.spec, &rules, unknown),
     };
     for rejection in rejections {
         let message = format!("{}: {} is not valid", rejection.field, rejection.value);
-        checker.add(&top.join(&rejection.path), message, Some(rejection.allowed));
+        checker.add_error(&top.join(&rejection.path), message, Some(rejection.allowed));
     }
     Some(document)
 }
 
-fn read(value: Value, owner: Option<Name>) -> serde_json::Result<Document> {
+fn deserialize(value: Value, owner: Option<Name>) -> serde_json::Result<Document> {
     if value.get("schedule").is_some() {
         serde_json::from_value(value).map(|spec| Document::Cron(CronDocument { owner, spec }))
     } else {

@@ -5,60 +5,60 @@
 //! built here, so that a key that is there twice is refused, `no` stays a text (YAML 1.2), and an
 //! alias that unfolds without end meets a limit.
 
-use crate::diagnostic::{Diagnostic, Place, Source};
-use cellwright_cell::field::{FieldPath, Step};
+use crate::diagnostic::{Diagnostic, Source, SourceLocation};
+use cellwright_cell::field::{FieldPath, PathSegment};
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 
 /// Values within values.
-const MOST_DEPTH: usize = 100;
+const MAX_DEPTH: usize = 100;
 /// Values in all, those of aliases counted each time.
-const MOST_VALUES: usize = 1_000_000;
+const MAX_VALUES: usize = 1_000_000;
 
 /// Where names and values of fields are, by the path of the field.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places(BTreeMap<FieldPath, (Option<Place>, Place)>);
+pub(crate) struct LocationMap(BTreeMap<FieldPath, (Option<SourceLocation>, SourceLocation)>);
 
-impl Places {
-    pub(crate) fn name(&self, path: &FieldPath) -> Option<&Place> {
+impl LocationMap {
+    pub(crate) fn name(&self, path: &FieldPath) -> Option<&SourceLocation> {
         let (name, value) = self.0.get(path)?;
         Some(name.as_ref().unwrap_or(value))
     }
 
-    pub(crate) fn value(&self, path: &FieldPath) -> Option<&Place> {
+    pub(crate) fn value(&self, path: &FieldPath) -> Option<&SourceLocation> {
         self.0.get(path).map(|(_, value)| value)
     }
 }
 
-struct Reader<'a> {
+struct YamlReader<'a> {
     source: &'a Source,
     events: std::vec::IntoIter<(Event<'a>, Span)>,
-    places: Places,
+    locations: LocationMap,
     anchors: BTreeMap<usize, Value>,
     values: usize,
 }
 
-pub(crate) fn parse(source: &Source) -> Result<(Value, Places), Box<Diagnostic>> {
+pub(crate) fn parse(source: &Source) -> Result<(Value, LocationMap), Box<Diagnostic>> {
     let mut events = Vec::new();
     for event in Parser::new_from_str(&source.text) {
-        events.push(event.map_err(|error| Box::new(unparsed(source, &error)))?);
+        events.push(event.map_err(|error| Box::new(scan_error(source, &error)))?);
     }
-    let mut reader = Reader {
+    let mut reader = YamlReader {
         source,
         events: events.into_iter(),
-        places: Places::default(),
+        locations: LocationMap::default(),
         anchors: BTreeMap::new(),
         values: 0,
     };
     let documents = reader.documents()?;
-    Ok((documents, reader.places))
+    Ok((documents, reader.locations))
 }
 
 /// The parser marks the end of what it had read before a tab, which is a line too early.
-fn unparsed(source: &Source, error: &ScanError) -> Diagnostic {
+fn scan_error(source: &Source, error: &ScanError) -> Diagnostic {
     let (line, column) = (error.marker().line(), error.marker().col() + 1);
-    let wrong = Diagnostic::error(&source.name, error.info());
+    let diagnostic = Diagnostic::error(&source.name, error.info());
     let indented = |(at, text): (usize, &str)| {
         let blanks = text.chars().take_while(|c| c.is_whitespace());
         let before = blanks.clone().position(|c| c == '\t')?;
@@ -66,15 +66,15 @@ fn unparsed(source: &Source, error: &ScanError) -> Diagnostic {
     };
     let lines = source.text.lines().enumerate().skip(line.saturating_sub(1));
     match lines.filter(|_| error.info().contains("tab")).find_map(indented) {
-        Some((line, column)) => wrong
-            .at(Some(source.place_at(line, column, 1)))
+        Some((line, column)) => diagnostic
+            .with_location(Some(source.location_at(line, column, 1)))
             .with_help("spaces: YAML takes no tabs before what stands in a line"),
-        None => wrong.at(Some(source.place_at(line, column, 1))),
+        None => diagnostic.with_location(Some(source.location_at(line, column, 1))),
     }
 }
 
 /// Whether a text whose first line this is, comments apart, can be YAML and nothing else here.
-pub(crate) fn begins_with(line: &str) -> bool {
+pub(crate) fn looks_like_yaml(line: &str) -> bool {
     let is_mark = line == "---" || line.starts_with("--- ") || line.starts_with("%YAML");
     let is_item = line == "-" || line.starts_with("- ");
     let is_word = |c: char| c.is_alphanumeric() || "_-./ \"'".contains(c);
@@ -84,7 +84,7 @@ pub(crate) fn begins_with(line: &str) -> bool {
     is_mark || is_item || name.is_some_and(|(name, _)| !name.is_empty() && is_name(name))
 }
 
-impl<'a> Reader<'a> {
+impl<'a> YamlReader<'a> {
     fn documents(&mut self) -> Result<Value, Box<Diagnostic>> {
         let starts = |(event, _): &&(Event<'_>, Span)| matches!(event, Event::DocumentStart(_));
         let count = self.events.as_slice().iter().filter(starts).count();
@@ -112,16 +112,18 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn wrong(&self, span: Span, message: impl Into<String>) -> Box<Diagnostic> {
-        Box::new(Diagnostic::error(&self.source.name, message).at(Some(self.place(span))))
+    fn error(&self, span: Span, message: impl Into<String>) -> Box<Diagnostic> {
+        Box::new(
+            Diagnostic::error(&self.source.name, message).with_location(Some(self.location(span))),
+        )
     }
 
-    fn place(&self, span: Span) -> Place {
+    fn location(&self, span: Span) -> SourceLocation {
         let width = match span.start.line() == span.end.line() {
             true => span.len(),
             false => 1,
         };
-        self.source.place_at(span.start.line(), span.start.col() + 1, width)
+        self.source.location_at(span.start.line(), span.start.col() + 1, width)
     }
 
     fn value(
@@ -129,14 +131,14 @@ impl<'a> Reader<'a> {
         event: Event<'a>,
         span: Span,
         path: &FieldPath,
-        name: Option<Place>,
+        name: Option<SourceLocation>,
     ) -> Result<Value, Box<Diagnostic>> {
         self.values += 1;
-        if self.values > MOST_VALUES || path.0.len() > MOST_DEPTH {
-            let help = format!("limits: {MOST_VALUES} values, {MOST_DEPTH} within each other");
-            return Err(Box::new(self.wrong(span, "the file says too much").with_help(help)));
+        if self.values > MAX_VALUES || path.0.len() > MAX_DEPTH {
+            let help = format!("limits: {MAX_VALUES} values, {MAX_DEPTH} within each other");
+            return Err(Box::new(self.error(span, "the file says too much").with_help(help)));
         }
-        self.places.0.insert(path.clone(), (name, self.place(span)));
+        self.locations.0.insert(path.clone(), (name, self.location(span)));
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && tag.is_none();
@@ -147,12 +149,12 @@ impl<'a> Reader<'a> {
             Event::Alias(anchor) => {
                 let value = self.anchors.get(&anchor).cloned();
                 let value = value.ok_or_else(|| {
-                    self.wrong(span, "an alias cannot stand inside what it stands for")
+                    self.error(span, "an alias cannot stand inside what it stands for")
                 })?;
-                self.values += size(&value);
+                self.values += value_count(&value);
                 (value, 0)
             }
-            _ => return Err(self.wrong(span, "a value is missing")),
+            _ => return Err(self.error(span, "a value is missing")),
         };
         if anchor > 0 {
             self.anchors.insert(anchor, value.clone());
@@ -178,17 +180,17 @@ impl<'a> Reader<'a> {
             let key = match event {
                 Event::MappingEnd => break,
                 Event::Scalar(text, ..) => text.into_owned(),
-                _ => return Err(self.wrong(span, "the name of a field is a text")),
+                _ => return Err(self.error(span, "the name of a field is a text")),
             };
             let Some((event, at)) = self.events.next() else { break };
-            let name = self.place(span);
+            let name = self.location(span);
             if key == "<<" {
                 let help =
                     "merge keys are no part of YAML 1.2; write the fields out, or use Jsonnet";
-                return Err(Box::new(self.wrong(span, "`<<` is not a field").with_help(help)));
+                return Err(Box::new(self.error(span, "`<<` is not a field").with_help(help)));
             }
             if fields.contains_key(&key) {
-                return Err(self.wrong(span, format!("the field `{key}` is there twice")));
+                return Err(self.error(span, format!("the field `{key}` is there twice")));
             }
             let value = self.value(event, at, &path.field(&key), Some(name))?;
             fields.insert(key, value);
@@ -197,10 +199,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn size(value: &Value) -> usize {
+fn value_count(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Value::Object(fields) => 1 + fields.values().map(size).sum::<usize>(),
+        Value::Array(items) => 1 + items.iter().map(value_count).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(value_count).sum::<usize>(),
         _ => 1,
     }
 }
@@ -237,8 +239,8 @@ fn scalar(text: &str) -> Value {
 }
 
 /// Steps that lead to a field of the value at `path`, longest first.
-pub(crate) fn shortened(path: &FieldPath) -> impl Iterator<Item = FieldPath> + '_ {
-    let steps: &[Step] = &path.0;
+pub(crate) fn ancestors(path: &FieldPath) -> impl Iterator<Item = FieldPath> + '_ {
+    let steps: &[PathSegment] = &path.0;
     (0..=steps.len()).rev().map(move |length| FieldPath(steps[..length].to_vec()))
 }
 
@@ -266,19 +268,19 @@ mod tests {
 
     #[test]
     fn places_are_those_of_the_file() {
-        let (_, places) = parse(&source("a:\n  - b: 5\n    c: 'x y'\n")).unwrap();
+        let (_, locations) = parse(&source("a:\n  - b: 5\n    c: 'x y'\n")).unwrap();
         let path = FieldPath::default().field("a").index(0).field("c");
-        let (name, value) = (places.name(&path).unwrap(), places.value(&path).unwrap());
+        let (name, value) = (locations.name(&path).unwrap(), locations.value(&path).unwrap());
         assert_eq!((name.line, name.column, name.width), (3, 5, 1));
         assert_eq!((value.line, value.column, value.width), (3, 8, 5));
     }
 
     #[test]
     fn what_cannot_be_meant_is_refused_with_its_line() {
-        let check = |text: &str, line: u32, says: &str| {
-            let wrong = parse(&source(text)).unwrap_err();
-            assert!(wrong.message.contains(says), "{}", wrong.message);
-            assert_eq!(wrong.place.unwrap().line, line, "{text}");
+        let check = |text: &str, line: u32, expected: &str| {
+            let diagnostic = parse(&source(text)).unwrap_err();
+            assert!(diagnostic.message.contains(expected), "{}", diagnostic.message);
+            assert_eq!(diagnostic.place.unwrap().line, line, "{text}");
         };
         check("a: 1\nb: 2\na: 3\n", 3, "`a` is there twice");
         check("a: 1\n<<: {b: 1}\n", 2, "not a field");
@@ -287,7 +289,7 @@ mod tests {
             let m = n - 1;
             format!("{text}a{n}: &a{n} [*a{m},*a{m},*a{m}]\n")
         });
-        let wrong = parse(&source(&bomb)).unwrap_err();
-        assert!(wrong.help.unwrap().contains("1000000 values"));
+        let diagnostic = parse(&source(&bomb)).unwrap_err();
+        assert!(diagnostic.help.unwrap().contains("1000000 values"));
     }
 }

@@ -3,40 +3,44 @@
 
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Options};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
 use std::path::Path;
 
-fn wrong(name: &str, text: &str) -> Vec<Diagnostic> {
+fn load_errors(name: &str, text: &str) -> Vec<Diagnostic> {
     let owner = Some(Name::new("dev").unwrap());
-    let options = Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner };
+    let options = LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner };
     let source = Source { name: name.into(), text: text.into() };
     let format = Format::of(Path::new(name)).unwrap();
     match cellwright_lang::load_text(&source, Path::new("."), format, &options) {
         Ok(_) => Vec::new(),
-        Err(Diagnostics(wrong)) => wrong,
+        Err(Diagnostics(errors)) => errors,
     }
 }
 
 /// The errors of the file are these, by line and a part of what is said, and each says what is
 /// allowed.
 fn check(name: &str, text: &str, want: &[(u32, &str)]) {
-    let wrong = wrong(name, text);
-    let all: String = wrong.iter().map(|one| one.render(false)).collect();
-    let lines = |one: &Diagnostic| one.place.as_ref().map_or(0, |place| place.line);
-    let got: Vec<u32> = wrong.iter().map(lines).collect();
+    let errors = load_errors(name, text);
+    let all: String = errors.iter().map(|diagnostic| diagnostic.render(false)).collect();
+    let lines = |diagnostic: &Diagnostic| diagnostic.place.as_ref().map_or(0, |place| place.line);
+    let got: Vec<u32> = errors.iter().map(lines).collect();
     assert_eq!(got, want.iter().map(|(line, _)| *line).collect::<Vec<_>>(), "{all}");
-    for (one, (_, says)) in wrong.iter().zip(want) {
-        assert!(one.message.contains(says), "{says:?} is not in {:?}", one.message);
+    for (diagnostic, (_, expected)) in errors.iter().zip(want) {
+        assert!(
+            diagnostic.message.contains(expected),
+            "{expected:?} is not in {:?}",
+            diagnostic.message
+        );
     }
 }
 
 /// The only thing wrong with a job that has `fields` besides what it needs.
-fn check_alone(fields: &str, says: &str) {
+fn check_alone(fields: &str, expected: &str) {
     let text = format!(
         "local base = {{ priority: 200, cpu: '1', ram: '1GiB', command: ['a'] }};\n\
          {{ web: base + {{ {fields} }} }}"
     );
-    check("f.jsonnet", &text, &[(2, says)]);
+    check("f.jsonnet", &text, &[(2, expected)]);
 }
 
 /// One of each kind, in several jobs.
@@ -94,7 +98,8 @@ fn one_of_each_kind_is_told_in_one_go() {
         (27, "no alloc set can be called \"Pool\""),
     ];
     check("all.yaml", ALL_KINDS, &want);
-    let helped = wrong("all.yaml", ALL_KINDS).into_iter().all(|one| one.help.is_some());
+    let helped =
+        load_errors("all.yaml", ALL_KINDS).into_iter().all(|diagnostic| diagnostic.help.is_some());
     assert!(helped, "each says what is allowed");
 }
 
@@ -146,8 +151,8 @@ fn what_follows_from_something_else_is_not_told() {
         "{ web: { priority: 200, cpu: '1', ram: '1GiB', command: ['a'], after: ['A', 'A'] } }";
     check("f.jsonnet", twice, &[(1, "no job can be called"), (1, "no job can be called")]);
     // What is there under another name is not missing as well, wherever it may stand.
-    let short = "{ web: { priority: 200, cpu: '1', memory: '1GiB', cmd: ['a'] } }";
-    check("f.jsonnet", short, &[(1, "no field `memory`"), (1, "no field `cmd`")]);
+    let shorthand = "{ web: { priority: 200, cpu: '1', memory: '1GiB', cmd: ['a'] } }";
+    check("f.jsonnet", shorthand, &[(1, "no field `memory`"), (1, "no field `cmd`")]);
     let set = "{ web: { priority: 200, cpu: '1', ram: '1GiB', kind: 'alloc-set' } }";
     check("f.jsonnet", set, &[(1, "\"alloc-set\" is not known here")]);
     let cron = "name: A\nschedule: '* * * * *'\n\
@@ -182,27 +187,32 @@ fn the_first_ones_are_shown_and_the_others_counted() {
     let job = |at: usize| format!("job-{at:02}: {{priority: 900, cpu: x, ram: y, command: [a]}}\n");
     // In the order of the file, which is not that of the names.
     let text: String = (0..30).rev().map(job).collect();
-    let wrong = wrong("f.yaml", &text);
-    assert_eq!(wrong.len(), 21);
-    let lines = wrong.iter().filter_map(|one| one.place.as_ref()).map(|place| place.line);
+    let errors = load_errors("f.yaml", &text);
+    assert_eq!(errors.len(), 21);
+    let lines =
+        errors.iter().filter_map(|diagnostic| diagnostic.place.as_ref()).map(|place| place.line);
     assert_eq!(lines.collect::<Vec<_>>()[..7], [1, 1, 1, 2, 2, 2, 3]);
-    assert_eq!(wrong[20].message, "and 70 more errors");
+    assert_eq!(errors[20].message, "and 70 more errors");
 }
 
 /// The only error of the file has this help, and says this.
-fn check_help(name: &str, text: &str, says: &str, help: &str) {
-    let wrong = wrong(name, text);
-    let [one] = &wrong[..] else { panic!("{text}: {wrong:?}") };
-    assert!(one.message.contains(says), "{says:?} is not in {:?}", one.message);
-    let told = one.help.as_deref().unwrap_or_default();
-    assert!(told.contains(help), "{help:?} is not in {told:?}");
+fn check_help(name: &str, text: &str, expected: &str, help: &str) {
+    let errors = load_errors(name, text);
+    let [diagnostic] = &errors[..] else { panic!("{text}: {errors:?}") };
+    assert!(
+        diagnostic.message.contains(expected),
+        "{expected:?} is not in {:?}",
+        diagnostic.message
+    );
+    let help_text = diagnostic.help.as_deref().unwrap_or_default();
+    assert!(help_text.contains(help), "{help:?} is not in {help_text:?}");
 }
 
 #[test]
 fn what_to_write_instead_is_right_when_it_is_copied() {
     let job = |fields: &str| format!("a:\n  priority: 200\n  cpu: '1'\n  ram: 1GiB\n  {fields}\n");
-    let of = |fields: &str, says: &str, help: &str| {
-        check_help("f.yaml", &job(fields), says, help);
+    let of = |fields: &str, expected: &str, help: &str| {
+        check_help("f.yaml", &job(fields), expected, help);
     };
     of("command: sleep infinity", "a list is wanted", r#": ["sleep", "infinity"]"#);
     of("command: cd /tmp && ls", "a list is wanted", r#": ["sh", "-c", "cd /tmp && ls"]"#);
@@ -217,7 +227,7 @@ fn what_to_write_instead_is_right_when_it_is_copied() {
     of(&package(&zeros), "a text is wanted", &format!("write it in quotes: '{zeros}'"));
     of(&package("c2a5"), "digest: c2a5 is not valid", "64 digits 0-9 and a-f");
     of(&package(&"A".repeat(64)), "is not valid", "64 digits 0-9 and a-f");
-    assert_eq!(wrong("f.yaml", &job(&package(&format!("'{zeros}'")))), []);
+    assert_eq!(load_errors("f.yaml", &job(&package(&format!("'{zeros}'")))), []);
 }
 
 #[test]
@@ -262,7 +272,7 @@ fn a_text_without_a_name_is_read_as_what_it_looks_like() {
         check(yaml, Format::Yaml);
     }
     for jsonnet in [
-        "local a = { b: 1 };\n{ a: a }",
+        "local a = { b: 1 };\n{ a }",
         "// jobs\n{ a: 1 }",
         "# jobs\n{\n  a: 1,\n}",
         "assert 1 < 2 : 'no';\n{}",
@@ -285,11 +295,14 @@ fn thousands_of_errors_in_one_job_are_told_at_once() {
         "{{\"name\":\"a\",\"priority\":200,\"cpu\":\"1\",\"ram\":\"1GiB\",\"command\":[\"a\"],\
          \"packages\":[{packages}]}}"
     );
-    let wrong = wrong("f.json", &text);
-    let (last, first) = wrong.split_last().unwrap();
+    let errors = load_errors("f.json", &text);
+    let (last, first) = errors.split_last().unwrap();
     let misspelt = "there is no field `nmae` here; did you mean `name`?";
-    let says = [misspelt, "`bytes` is missing", "`digest` is missing"];
-    let strange = first.iter().map(|one| &one.message).find(|said| !says.contains(&said.as_str()));
+    let expected = [misspelt, "`bytes` is missing", "`digest` is missing"];
+    let strange = first
+        .iter()
+        .map(|diagnostic| &diagnostic.message)
+        .find(|said| !expected.contains(&said.as_str()));
     assert_eq!(strange, None);
     assert_eq!(last.message, "and 5980 more errors");
 }
@@ -297,14 +310,14 @@ fn thousands_of_errors_in_one_job_are_told_at_once() {
 #[test]
 fn jobs_without_a_right_name_do_not_have_the_same_one() {
     let rest = "priority: 200, cpu: '1', ram: 1GiB, command: [a]}";
-    for (first, second, says) in [
+    for (first, second, expected) in [
         ("name: Bad Name, ", "name: Also Bad, ", "is not valid here"),
         ("nmae: a, ", "nmae: b, ", "did you mean `name`?"),
         ("", "", "`name` is missing"),
         ("name: 1, ", "name: 2, ", "a text is wanted here"),
     ] {
         let text = format!("- {{{first}{rest}\n- {{{second}{rest}\n");
-        check("f.yaml", &text, &[(1, says), (2, says)]);
+        check("f.yaml", &text, &[(1, expected), (2, expected)]);
     }
     // A name that is right is taken, whatever else is wrong.
     let twice = format!("- {{name: a, {rest}\n- {{name: a, count: x, {rest}\n");
@@ -313,12 +326,15 @@ fn jobs_without_a_right_name_do_not_have_the_same_one() {
 
 #[test]
 fn what_is_missing_or_of_another_kind_is_told_with_what_may_stand_there() {
-    let helped = |fields: &str, says: &str, help: &str| {
-        check_alone(fields, says);
+    let helped = |fields: &str, expected: &str, help: &str| {
+        check_alone(fields, expected);
         let text = format!(
             "{{ web: {{ priority: 200, cpu: '1', ram: '1GiB', command: ['a'], {fields} }} }}"
         );
-        let all: String = wrong("f.jsonnet", &text).iter().map(|one| one.render(false)).collect();
+        let all: String = load_errors("f.jsonnet", &text)
+            .iter()
+            .map(|diagnostic| diagnostic.render(false))
+            .collect();
         assert!(all.contains(help), "{help:?} is not in {all}");
     };
     helped("constraints: [{ attribute: 'os' }]", "`operator` is missing", "{equal: …}");

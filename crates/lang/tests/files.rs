@@ -5,13 +5,13 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::time::Span;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Document, Evaluator, Format, Limits, Loaded, Options};
+use cellwright_lang::{Diagnostics, Document, Evaluator, Format, Limits, LoadOptions, Loaded};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-fn options() -> Options {
+fn options() -> LoadOptions {
     let owner = Some(Name::new("dev").unwrap());
-    Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner }
+    LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner }
 }
 
 fn load(name: &str, text: &str) -> Result<Loaded, Diagnostics> {
@@ -23,7 +23,7 @@ fn load(name: &str, text: &str) -> Result<Loaded, Diagnostics> {
 fn documents(name: &str, text: &str) -> Vec<Document> {
     match load(name, text) {
         Ok(loaded) => loaded.documents,
-        Err(Diagnostics(wrong)) => panic!("{}", shown(&wrong)),
+        Err(Diagnostics(errors)) => panic!("{}", render_all(&errors)),
     }
 }
 
@@ -31,20 +31,21 @@ fn jobs(name: &str, text: &str) -> Vec<JobSpec> {
     documents(name, text).iter().map(|document| document.job().clone()).collect()
 }
 
-fn shown(wrong: &[Diagnostic]) -> String {
-    wrong.iter().map(|one| one.render(false)).collect::<Vec<_>>().join("\n")
+fn render_all(errors: &[Diagnostic]) -> String {
+    errors.iter().map(|diagnostic| diagnostic.render(false)).collect::<Vec<_>>().join("\n")
 }
 
-/// The only thing wrong with the file is on `line`, at what reads `caret`, and says `says`.
-fn check(name: &str, text: &str, line: u32, caret: &str, says: &str) {
-    let Err(Diagnostics(wrong)) = load(name, text) else { panic!("nothing is wrong with {text}") };
-    let all = shown(&wrong);
-    assert_eq!(wrong.len(), 1, "{all}");
-    let place = wrong[0].place.as_ref().unwrap_or_else(|| panic!("no place: {all}"));
-    let letters = place.text.chars().skip(place.column as usize - 1).take(place.width as usize);
-    assert_eq!((place.line, letters.collect::<String>().as_str()), (line, caret), "{all}");
-    let words: Vec<&str> = all.split_whitespace().collect();
-    assert!(words.join(" ").contains(says), "{says:?} is not in {all}");
+/// The only thing wrong with the file is on `line`, at what reads `caret`, and says `expected`.
+fn check(name: &str, text: &str, line: u32, caret: &str, expected: &str) {
+    let Err(Diagnostics(errors)) = load(name, text) else { panic!("nothing is wrong with {text}") };
+    let all = render_all(&errors);
+    assert_eq!(errors.len(), 1, "{all}");
+    let location = errors[0].place.as_ref().unwrap_or_else(|| panic!("no place: {all}"));
+    let letters =
+        location.text.chars().skip(location.column as usize - 1).take(location.width as usize);
+    assert_eq!((location.line, letters.collect::<String>().as_str()), (line, caret), "{all}");
+    let expected_words: Vec<&str> = all.split_whitespace().collect();
+    assert!(expected_words.join(" ").contains(expected), "{expected:?} is not in {all}");
 }
 
 /// The same job four ways.
@@ -154,8 +155,8 @@ fn service(line: &str) -> String {
     )
 }
 
-fn in_service(line: &str, caret: &str, says: &str) {
-    check("web.jsonnet", &service(line), 3, caret, says);
+fn in_service(line: &str, caret: &str, expected: &str) {
+    check("web.jsonnet", &service(line), 3, caret, expected);
 }
 
 #[test]
@@ -237,11 +238,11 @@ fn numbers_and_times_are_told_with_their_range() {
 fn json_and_yaml_have_places_too() {
     let json = "{\"name\": \"web\", \"priority\": 200,\n \"task\": {\"limits\": {\"cpu\": 1000,\n \
                 \"rams\": 5}, \"command\": [\"a\"]}}";
-    let Err(Diagnostics(wrong)) = load("web.json", json) else { panic!("it is wrong") };
-    assert!(shown(&wrong).contains("did you mean `ram`?"), "{}", shown(&wrong));
-    assert_eq!(wrong[0].place.as_ref().unwrap().line, 3);
+    let Err(Diagnostics(errors)) = load("web.json", json) else { panic!("it is wrong") };
+    assert!(render_all(&errors).contains("did you mean `ram`?"), "{}", render_all(&errors));
+    assert_eq!(errors[0].place.as_ref().unwrap().line, 3);
     // What is there under another name is not missing as well.
-    assert_eq!(wrong.len(), 1, "{}", shown(&wrong));
+    assert_eq!(errors.len(), 1, "{}", render_all(&errors));
     let yaml = "- name: web\n  priority: 200\n  cpu: 500m\n  ram: lots\n  command: [a]\n";
     check("web.yaml", yaml, 4, "lots", "512MiB");
     check(
@@ -279,7 +280,7 @@ fn json_and_yaml_have_places_too() {
 #[test]
 fn paths_are_followed_through_the_file() {
     let text = "local base = { cpu: '1', ram: '1GiB',\n  command: ['a'] };\n\
-                local job(name, extra) = base + { name: name, priority: 200 } + extra;\n\
+                local job(name, extra) = base + { name, priority: 200 } + extra;\n\
                 { jobs: [job('a', {}), job('b', { gang: 'yes' })] }";
     check("f.jsonnet", text, 4, "'yes'", "jobs[1].gang");
     let text = "local base = { cpu: '1', ram: '1GB', command: 'a' };\n\
@@ -295,13 +296,13 @@ fn names_and_references_are_those_of_the_whole_file() {
     let other = format!("- {{name: a, {run}}}\n- {{name: a, owner: ads, {run}}}\n");
     assert_eq!(documents("f.yaml", &other).len(), 2);
     let circle = format!("a: {{after: b, {run}}}\nb: {{after: a, {run}}}\n");
-    let Err(Diagnostics(wrong)) = load("f.yaml", &circle) else { panic!("a circle") };
-    assert!(shown(&wrong).contains("waits for itself"), "{}", shown(&wrong));
+    let Err(Diagnostics(errors)) = load("f.yaml", &circle) else { panic!("a circle") };
+    assert!(render_all(&errors).contains("waits for itself"), "{}", render_all(&errors));
     let several = format!("a: {{{run}}}\nb: {{after: [a, {{job: c}}], {run}}}\n");
     check("f.yaml", &several, 2, "c", "there is no job \"c\" in this file");
     let several = several.replace("{job: c}", "a");
-    let Err(Diagnostics(wrong)) = load("f.yaml", &several) else { panic!("twice the same") };
-    assert!(shown(&wrong).contains("each job once"), "{}", shown(&wrong));
+    let Err(Diagnostics(errors)) = load("f.yaml", &several) else { panic!("twice the same") };
+    assert!(render_all(&errors).contains("each job once"), "{}", render_all(&errors));
     let elsewhere = format!("{{name: a, after: ads/load, {run}}}");
     assert_eq!(jobs("f.yaml", &elsewhere)[0].after[0].job.to_string(), "ads/load");
 }
@@ -310,14 +311,14 @@ fn names_and_references_are_those_of_the_whole_file() {
 fn what_is_wrong_is_told_once_and_not_of_who_refers_to_it() {
     let run = "priority: 0, cpu: '1', ram: '1GiB', command: [a]";
     let two = format!("a: {{after: [Web, Foo], {run}}}\nb: {{after: a, {run}}}\n");
-    let Err(Diagnostics(wrong)) = load("f.yaml", &two) else { panic!("no names") };
-    let all = shown(&wrong);
-    assert_eq!(wrong.len(), 2, "{all}");
-    assert!(wrong[0].message.contains("can be called \"Web\""), "{all}");
-    assert!(wrong[1].message.contains("can be called \"Foo\""), "{all}");
+    let Err(Diagnostics(errors)) = load("f.yaml", &two) else { panic!("no names") };
+    let all = render_all(&errors);
+    assert_eq!(errors.len(), 2, "{all}");
+    assert!(errors[0].message.contains("can be called \"Web\""), "{all}");
+    assert!(errors[1].message.contains("can be called \"Foo\""), "{all}");
     let cron = format!("name: t\nschedule: '* * * * *'\njob: {{after: [W, F], {run}}}\n");
-    let Err(Diagnostics(wrong)) = load("f.yaml", &cron) else { panic!("no names") };
-    assert_eq!(wrong.len(), 2, "{}", shown(&wrong));
+    let Err(Diagnostics(errors)) = load("f.yaml", &cron) else { panic!("no names") };
+    assert_eq!(errors.len(), 2, "{}", render_all(&errors));
     // By the schema, by admission, and by a kind that is none.
     let count = format!("a: {{count: 0, {run}}}\nb: {{after: a, {run}}}\n");
     check("f.yaml", &count, 1, "0", "0 is out of range");
@@ -327,8 +328,8 @@ fn what_is_wrong_is_told_once_and_not_of_who_refers_to_it() {
     check("f.yaml", &kind, 1, "alloc-set", "did you mean `alloc_set`?");
     // What is of the wrong kind is none all the same.
     let job = format!("a: {{count: 0, {run}}}\nb: {{alloc_set: a, {run}}}\n");
-    let Err(Diagnostics(wrong)) = load("f.yaml", &job) else { panic!("no set") };
-    assert_eq!(wrong.len(), 2, "{}", shown(&wrong));
+    let Err(Diagnostics(errors)) = load("f.yaml", &job) else { panic!("no set") };
+    assert_eq!(errors.len(), 2, "{}", render_all(&errors));
 }
 
 #[test]
@@ -355,11 +356,11 @@ fn a_bare_number_of_cores_is_doubted() {
 #[test]
 fn a_file_without_jobs_is_told_so() {
     for text in ["[]", "{}"] {
-        let Err(Diagnostics(wrong)) = load("f.jsonnet", text) else { panic!("no jobs") };
-        assert!(wrong[0].message.contains("no job"), "{}", wrong[0].message);
+        let Err(Diagnostics(errors)) = load("f.jsonnet", text) else { panic!("no jobs") };
+        assert!(errors[0].message.contains("no job"), "{}", errors[0].message);
     }
-    let Err(Diagnostics(wrong)) = load("f.jsonnet", "function(x) x") else { panic!("a function") };
-    assert!(wrong[0].message.contains("call it"), "{}", wrong[0].message);
+    let Err(Diagnostics(errors)) = load("f.jsonnet", "function(x) x") else { panic!("a function") };
+    assert!(errors[0].message.contains("call it"), "{}", errors[0].message);
 }
 
 /// A folder of its own, gone with the test.
@@ -411,48 +412,51 @@ fn imports_stay_below_the_files_folder() {
         "importstr 'lib'",
     ] {
         let file = folder.write("jobs/bad.jsonnet", &format!("{{ name: 'w',\n  x: {import} }}"));
-        let Err(Diagnostics(wrong)) = cellwright_lang::load(&file, &options()) else {
+        let Err(Diagnostics(errors)) = cellwright_lang::load(&file, &options()) else {
             panic!("{import} was read")
         };
-        let all = shown(&wrong);
+        let all = render_all(&errors);
         assert!(!all.contains("rosebud"), "{all}");
-        assert_eq!(wrong[0].place.as_ref().map(|place| place.line), Some(2), "{all}");
+        assert_eq!(errors[0].place.as_ref().map(|place| place.line), Some(2), "{all}");
         assert!(all.contains("folder of the file and below"), "{all}");
     }
     let file = folder.write("jobs/broken.jsonnet", "import 'lib/broken.libsonnet'");
     folder.write("jobs/lib/broken.libsonnet", "{\n  a: 1\n  b: 2\n}");
-    let Err(Diagnostics(wrong)) = cellwright_lang::load(&file, &options()) else {
+    let Err(Diagnostics(errors)) = cellwright_lang::load(&file, &options()) else {
         panic!("broken")
     };
-    let place = wrong[0].place.as_ref().unwrap();
-    assert!(place.file.ends_with("jobs/lib/broken.libsonnet") && place.line == 3, "{place:?}");
+    let location = errors[0].place.as_ref().unwrap();
+    assert!(
+        location.file.ends_with("jobs/lib/broken.libsonnet") && location.line == 3,
+        "{location:?}"
+    );
 }
 
 #[test]
 fn nothing_outside_the_file_is_seen() {
-    let Err(Diagnostics(wrong)) = load("f.jsonnet", "{ name: std.extVar('HOME') }") else {
+    let Err(Diagnostics(errors)) = load("f.jsonnet", "{ name: std.extVar('HOME') }") else {
         panic!("a variable")
     };
-    assert!(wrong[0].message.contains("no external variable"), "{}", wrong[0].message);
-    let Err(Diagnostics(wrong)) = load("f.jsonnet", "{ name: std.native('clock')() }") else {
+    assert!(errors[0].message.contains("no external variable"), "{}", errors[0].message);
+    let Err(Diagnostics(errors)) = load("f.jsonnet", "{ name: std.native('clock')() }") else {
         panic!("a native function")
     };
-    assert!(wrong[0].is_error());
+    assert!(errors[0].is_error());
     for text in ["import '/etc/a'", "local f(x) = import '/etc/a'; f(1)", "importstr '/etc/a'"] {
-        let Err(Diagnostics(wrong)) = load("f.jsonnet", text) else { panic!("a path from / on") };
-        assert!(wrong[0].message.contains("\"/etc/a\" is outside"), "{text}: {wrong:?}");
+        let Err(Diagnostics(errors)) = load("f.jsonnet", text) else { panic!("a path from / on") };
+        assert!(errors[0].message.contains("\"/etc/a\" is outside"), "{text}: {errors:?}");
     }
 }
 
 #[test]
 fn depth_and_output_are_limited_by_name() {
-    let check = |text: &str, limits: Limits, says: &str| {
+    let check = |text: &str, limits: Limits, expected: &str| {
         let source = Source { name: "f.jsonnet".into(), text: text.into() };
-        let options = Options { limits, ..options() };
+        let options = LoadOptions { limits, ..options() };
         let here = Path::new(".");
         let loaded = cellwright_lang::load_text(&source, here, Format::Jsonnet, &options);
-        let Err(Diagnostics(wrong)) = loaded else { panic!("{text}") };
-        assert!(shown(&wrong).contains(says), "{}", shown(&wrong));
+        let Err(Diagnostics(errors)) = loaded else { panic!("{text}") };
+        assert!(render_all(&errors).contains(expected), "{}", render_all(&errors));
     };
     let limits = Limits { depth: 100, ..Limits::default() };
     check("local f(x) = 1 + f(x); f(1)", limits, "depth limit: 100 calls within calls");

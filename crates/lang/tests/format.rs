@@ -2,7 +2,7 @@
 //! the library, and the files of the guide.
 
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::format::formatted;
+use cellwright_lang::format::format_source;
 use cellwright_lang::{Format, LIBRARY, LIBRARY_NAME};
 use std::path::{Path, PathBuf};
 
@@ -39,17 +39,18 @@ fn formatting_twice_is_formatting_once() {
     let pages = pages.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
     let library = Source { name: LIBRARY_NAME.into(), text: LIBRARY.into() };
     let all = examples.chain(pages.flat_map(|page| files_of(&page))).chain([library]);
-    let mut looked = 0;
+    let mut checked = 0;
     for source in all {
         let Some(language) = Format::of(Path::new(&source.name)) else { continue };
         let format = |source: &Source| {
-            formatted(source, language).unwrap_or_else(|wrong| panic!("{}", wrong.render(false)))
+            format_source(source, language)
+                .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
         };
         // YAML stays as it is.
         let Some(once) = format(&source) else { continue };
-        let again = Source { name: source.name.clone(), text: once.clone() };
-        assert_eq!(format(&again), Some(once), "{}", source.name);
-        looked += 1;
+        let reformatted = Source { name: source.name.clone(), text: once.clone() };
+        assert_eq!(format(&reformatted), Some(once), "{}", source.name);
+        checked += 1;
     }
-    assert!(looked >= 20, "only {looked} files were found");
+    assert!(checked >= 20, "only {checked} files were found");
 }

@@ -1,7 +1,7 @@
 //! The tables of fields in the guide are those of the schema: every field of every type, with what
 //! it takes and what it means. `UPDATE_GUIDE=1` writes them anew.
 
-use cellwright_cell::units::grouped;
+use cellwright_cell::units::group_digits;
 use cellwright_lang::units::Unit;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
@@ -67,12 +67,12 @@ fn every_field_is_in_the_guide() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/job-language.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(BEGIN).expect("the page has a place for the tables");
-    let (there, after) = rest.split_once(END).expect("the tables end");
+    let (table, after) = rest.split_once(END).expect("the tables end");
     if std::env::var_os("UPDATE_GUIDE").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{made}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(there, made, "the guide is behind; UPDATE_GUIDE=1 writes the tables anew");
+    assert_eq!(table, made, "the guide is behind; UPDATE_GUIDE=1 writes the tables anew");
 }
 
 fn section(definitions: &Map<String, Value>, name: &str, title: &str) -> String {
@@ -91,18 +91,18 @@ fn section(definitions: &Map<String, Value>, name: &str, title: &str) -> String 
     }
     let _ = writeln!(out, "| field | takes | left out | meaning |\n|---|---|---|---|");
     let required = definition["required"].as_array().cloned().unwrap_or_default();
-    for (field, shape) in definition["properties"].as_object().unwrap() {
-        if shape["description"].as_str().is_some_and(|text| text.starts_with("Short for")) {
+    for (field, schema) in definition["properties"].as_object().unwrap() {
+        if schema["description"].as_str().is_some_and(|text| text.starts_with("Short for")) {
             continue;
         }
         let must = required.iter().any(|name| name == field);
-        let default = match (&shape["default"], must) {
+        let default = match (&schema["default"], must) {
             (_, true) => "must be there".to_owned(),
             (Value::Null, _) => "none".to_owned(),
             (Value::Object(_) | Value::Array(_), _) => "as stated there".to_owned(),
             (value, _) => format!("`{}`", value.to_string().trim_matches('"')),
         };
-        let (takes, about) = (takes(shape), meaning(shape));
+        let (takes, about) = (takes(schema), meaning(schema));
         let _ = writeln!(out, "| `{field}` | {takes} | {default} | {about} |");
     }
     out
@@ -110,27 +110,27 @@ fn section(definitions: &Map<String, Value>, name: &str, title: &str) -> String 
 
 fn written_variant(out: &mut String, variant: &Value) {
     let about = meaning(variant);
-    let words = variant["enum"].as_array().cloned().unwrap_or_default();
-    for word in words.iter().chain(variant.get("const")).filter_map(Value::as_str) {
-        let _ = writeln!(out, "| `{word}` | | {about} |");
+    let names = variant["enum"].as_array().cloned().unwrap_or_default();
+    for variant_name in names.iter().chain(variant.get("const")).filter_map(Value::as_str) {
+        let _ = writeln!(out, "| `{variant_name}` | | {about} |");
     }
-    for (field, shape) in variant["properties"].as_object().into_iter().flatten() {
-        let inner = shape["properties"].as_object().map(|fields| {
-            let parts = fields.iter().map(|(name, shape)| format!("`{name}`: {}", takes(shape)));
+    for (field, schema) in variant["properties"].as_object().into_iter().flatten() {
+        let inner = schema["properties"].as_object().map(|fields| {
+            let parts = fields.iter().map(|(name, schema)| format!("`{name}`: {}", takes(schema)));
             parts.collect::<Vec<_>>().join(", ")
         });
-        let takes = inner.unwrap_or_else(|| takes(shape));
+        let takes = inner.unwrap_or_else(|| takes(schema));
         let _ = writeln!(out, "| `{{{field}: …}}` | {takes} | {about} |");
     }
 }
 
 /// What may stand in a field, in a word or a link.
-fn takes(shape: &Value) -> String {
-    let (least, most) = (shape["minimum"].as_u64(), shape["maximum"].as_u64());
-    if let Some(name) = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+fn takes(schema: &Value) -> String {
+    let (min, max) = (schema["minimum"].as_u64(), schema["maximum"].as_u64());
+    if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         if let Some((_, word)) = WORDS.iter().find(|(known, _)| *known == name) {
             // That no time is beyond a year is said once.
-            let from = least.map(|least| Unit::Milliseconds.written(least));
+            let from = min.map(|least| Unit::Milliseconds.format(least));
             return from.map_or((*word).to_owned(), |from| format!("{word} from {from} on"));
         }
         let title = TYPES.iter().find(|(known, _)| *known == name).map(|(_, title)| *title);
@@ -142,41 +142,42 @@ fn takes(shape: &Value) -> String {
             None => "`allow`, `skip` or `replace`".to_owned(),
         };
     }
-    if let Some(any) = shape["anyOf"].as_array() {
-        let full = any.iter().find(|shape| shape["type"] != "null").unwrap();
-        let amount = any.iter().any(|shape| shape["type"] == "string") && full["type"] == "integer";
+    if let Some(any) = schema["anyOf"].as_array() {
+        let full = any.iter().find(|schema| schema["type"] != "null").unwrap();
+        let amount =
+            any.iter().any(|schema| schema["type"] == "string") && full["type"] == "integer";
         let mut full = full.clone();
-        if let Some(least) = least {
-            full["minimum"] = least.into();
+        if let Some(min) = min {
+            full["minimum"] = min.into();
         }
         return if amount { "amount".to_owned() } else { takes(&full) };
     }
-    let kind = match &shape["type"] {
+    let kind = match &schema["type"] {
         Value::Array(kinds) => kinds.iter().find(|kind| *kind != "null").unwrap(),
         kind => kind,
     };
     match kind.as_str().unwrap_or_default() {
-        "integer" => match (least, most) {
-            (Some(least), Some(most)) => {
-                format!("number from {} to {}", grouped(least), grouped(most))
+        "integer" => match (min, max) {
+            (Some(min), Some(max)) => {
+                format!("number from {} to {}", group_digits(min), group_digits(max))
             }
-            (Some(least @ 1..), None) => format!("number from {least} on"),
+            (Some(min @ 1..), None) => format!("number from {min} on"),
             _ => "number".to_owned(),
         },
         "boolean" => "true or false".to_owned(),
         "string" => "text".to_owned(),
-        "array" => format!("list of {}", takes(&shape["items"])),
+        "array" => format!("list of {}", takes(&schema["items"])),
         _ => {
-            let patterns = shape["patternProperties"].as_object();
+            let patterns = schema["patternProperties"].as_object();
             let inner = patterns.and_then(|patterns| patterns.values().next());
-            format!("object of {}", takes(inner.unwrap_or(&shape["additionalProperties"])))
+            format!("object of {}", takes(inner.unwrap_or(&schema["additionalProperties"])))
         }
     }
 }
 
 /// The sentence of the type in a line, without marks of the code.
-fn meaning(shape: &Value) -> String {
-    let text = shape["description"].as_str().unwrap_or_default().replace('\n', " ");
+fn meaning(schema: &Value) -> String {
+    let text = schema["description"].as_str().unwrap_or_default().replace('\n', " ");
     let marked = ["`None`", "[`", " (B"].iter().any(|mark| text.contains(mark));
     assert!(!marked, "{text}");
     text

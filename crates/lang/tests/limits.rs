@@ -2,7 +2,7 @@
 //! does, which is why it has a `main` of its own instead of the usual harness.
 
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::{CHILD, Diagnostics, Evaluator, Format, Limits, Options};
+use cellwright_lang::{CHILD_COMMAND, Diagnostics, Evaluator, Format, Limits, LoadOptions};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,20 +14,20 @@ const TESTS: [(&str, fn()); 3] = [
 ];
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words == [CHILD] {
+    let cli_args: Vec<String> = std::env::args().skip(1).collect();
+    if cli_args == [CHILD_COMMAND] {
         return cellwright_lang::run_child();
     }
     // The little that test runners ask of a harness.
-    if words.iter().any(|word| word == "--list") {
-        if !words.iter().any(|word| word == "--ignored") {
+    if cli_args.iter().any(|arg| arg == "--list") {
+        if !cli_args.iter().any(|arg| arg == "--ignored") {
             TESTS.iter().for_each(|(name, _)| println!("{name}: test"));
         }
         return ExitCode::SUCCESS;
     }
     let wanted = |name: &str| {
-        let mut names = words.iter().filter(|word| !word.starts_with("--")).peekable();
-        names.peek().is_none() || names.any(|word| name.contains(word.as_str()))
+        let mut names = cli_args.iter().filter(|arg| !arg.starts_with("--")).peekable();
+        names.peek().is_none() || names.any(|arg| name.contains(arg.as_str()))
     };
     TESTS.iter().filter(|(name, _)| wanted(name)).for_each(|(_, test)| test());
     ExitCode::SUCCESS
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 fn every_limit_has_an_error_of_its_own() {
     let usual = Limits::default();
     let fine = "{ name: 'w', priority: 1, cpu: '1', ram: '1GiB', command: ['a'] }";
-    assert_eq!(said(fine, usual), "");
+    assert_eq!(error_text(fine, usual), "");
     let endless = "local f(x) = if x < 0 then x else f(x + 1) tailstrict; f(0)";
     let limits = Limits { cpu_seconds: 1, ..usual };
     check(endless, limits, "time limit: 1 s; look for what never ends");
@@ -64,9 +64,9 @@ fn memory_from_the_start() {
                command: ['%d' % std.length(std.repeat('x', {mib} * 1024 * 1024))] }}"
         )
     };
-    assert_eq!(said(&size(1), little), "");
+    assert_eq!(error_text(&size(1), little), "");
     check(&size(64), little, "memory limit: 16 MiB");
-    assert_eq!(said(&size(64), Limits { memory_bytes: 256 << 20, ..little }), "");
+    assert_eq!(error_text(&size(64), Limits { memory_bytes: 256 << 20, ..little }), "");
 }
 
 /// Mistakes of every week: each ends with the name of a limit.
@@ -106,18 +106,20 @@ fn what_never_ends_or_grows_is_ended() {
 }
 
 /// What is wrong with the text, in words; nothing when it is right.
-fn said(text: &str, limits: Limits) -> String {
+fn error_text(text: &str, limits: Limits) -> String {
     let program = std::env::current_exe().expect("the program has a path");
-    let options = Options { evaluator: Evaluator::Child(program), limits, owner: None };
+    let options = LoadOptions { evaluator: Evaluator::Child(program), limits, owner: None };
     let source = Source { name: "f.jsonnet".into(), text: text.into() };
     match cellwright_lang::load_text(&source, Path::new("."), Format::Jsonnet, &options) {
         Ok(_) => String::new(),
-        Err(Diagnostics(wrong)) => wrong.iter().map(|one| one.render(false)).collect(),
+        Err(Diagnostics(errors)) => {
+            errors.iter().map(|diagnostic| diagnostic.render(false)).collect()
+        }
     }
 }
 
-fn check(text: &str, limits: Limits, says: &str) {
-    let said = said(text, limits);
+fn check(text: &str, limits: Limits, expected: &str) {
+    let message = error_text(text, limits);
     let start: String = text.chars().take(60).collect();
-    assert!(said.contains(says), "{start}: {said}");
+    assert!(message.contains(expected), "{start}: {message}");
 }

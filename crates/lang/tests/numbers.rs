@@ -7,7 +7,7 @@ use cellwright_cell::cron::CronSpec;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Options};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -138,13 +138,13 @@ fn cron() -> Value {
 }
 
 /// What `cell validate` says of the document.
-fn wrong(document: &Value) -> Vec<Diagnostic> {
+fn validation_errors(document: &Value) -> Vec<Diagnostic> {
     let source = Source { name: "job.json".into(), text: document.to_string() };
     let owner = Some(Name::new("dev").unwrap());
-    let options = Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner };
+    let options = LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner };
     match cellwright_lang::load_text(&source, Path::new("."), Format::Json, &options) {
         Ok(_) => Vec::new(),
-        Err(Diagnostics(wrong)) => wrong,
+        Err(Diagnostics(errors)) => errors,
     }
 }
 
@@ -170,36 +170,41 @@ fn is_admitted(document: &Value) -> bool {
 }
 
 fn is_refused(document: &Value, field: &str, number: Value, allowed: &str) {
-    let written = number.to_string();
+    let number_text = number.to_string();
     let document = with(document, field, number);
-    assert!(!is_admitted(&document), "the cell takes {field}: {written}");
-    let [one] = &wrong(&document)[..] else { panic!("{field}: {written} is not refused alone") };
-    assert_eq!(one.field.as_deref(), Some(field), "{written}");
-    assert!(one.message.contains(&written), "{field}: {}", one.message);
-    assert!(one.help.as_ref().is_some_and(|help| help.contains(allowed)), "{field}: {one:?}");
-    assert!(one.place.is_some(), "{field}: {written}");
+    assert!(!is_admitted(&document), "the cell takes {field}: {number_text}");
+    let [diagnostic] = &validation_errors(&document)[..] else {
+        panic!("{field}: {number_text} is not refused alone")
+    };
+    assert_eq!(diagnostic.field.as_deref(), Some(field), "{number_text}");
+    assert!(diagnostic.message.contains(&number_text), "{field}: {}", diagnostic.message);
+    assert!(
+        diagnostic.help.as_ref().is_some_and(|help| help.contains(allowed)),
+        "{field}: {diagnostic:?}"
+    );
+    assert!(diagnostic.place.is_some(), "{field}: {number_text}");
 }
 
-fn check(document: &Value, (field, least, most, words): (&str, u64, u64, &str)) {
-    if words == "signed" {
+fn check(document: &Value, (field, min, max, allowed_text): (&str, u64, u64, &str)) {
+    if allowed_text == "signed" {
         let allowed = format!("{} to {}", i64::MIN, i64::MAX);
         is_refused(document, field, json!(-2e19), &allowed);
         return is_refused(document, field, json!(1_u64 << 63), &allowed);
     }
-    let allowed = match words {
-        "" => format!("a whole number from {least} to {most}"),
-        words => words.to_owned(),
+    let allowed = match allowed_text {
+        "" => format!("a whole number from {min} to {max}"),
+        allowed_text => allowed_text.to_owned(),
     };
-    let below = i64::try_from(least).unwrap() - 1;
+    let below = i64::try_from(min).unwrap() - 1;
     is_refused(document, field, json!(below), &allowed);
-    is_refused(document, field, json!(most + 1), &allowed);
-    for end in [least, most] {
+    is_refused(document, field, json!(max + 1), &allowed);
+    for end in [min, max] {
         if !ELSEWHERE.contains(&(field, end)) {
-            let said: Vec<String> = wrong(&with(document, field, json!(end)))
+            let messages: Vec<String> = validation_errors(&with(document, field, json!(end)))
                 .iter()
-                .map(|one| one.render(false))
+                .map(|diagnostic| diagnostic.render(false))
                 .collect();
-            assert!(said.is_empty(), "{field}: {end} is refused:\n{}", said.join("\n"));
+            assert!(messages.is_empty(), "{field}: {end} is refused:\n{}", messages.join("\n"));
         }
     }
 }
@@ -207,7 +212,7 @@ fn check(document: &Value, (field, least, most, words): (&str, u64, u64, &str)) 
 #[test]
 fn every_number_has_one_range_and_is_refused_beyond_it() {
     let (job, cron) = (job(), cron());
-    assert_eq!((wrong(&job), wrong(&cron)), (Vec::new(), Vec::new()));
+    assert_eq!((validation_errors(&job), validation_errors(&cron)), (Vec::new(), Vec::new()));
     JOB.iter().for_each(|row| check(&job, *row));
     CRON.iter().for_each(|row| check(&cron, *row));
 }
@@ -218,35 +223,35 @@ struct Numbers(BTreeSet<String>);
 
 impl Numbers {
     /// Below one shape; what is behind a reference has a name of its own.
-    fn add(&mut self, shape: &Value, name: &str) {
-        if let Some(to) = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+    fn add(&mut self, schema: &Value, name: &str) {
+        if let Some(to) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
             if ["Span", "Priority"].contains(&to) {
                 self.0.insert(name.to_owned());
             }
             return;
         }
-        let kinds = shape["type"].as_array().cloned().unwrap_or(vec![shape["type"].clone()]);
+        let kinds = schema["type"].as_array().cloned().unwrap_or(vec![schema["type"].clone()]);
         if kinds.contains(&json!("integer")) {
             self.0.insert(name.to_owned());
         }
         for inner in ["items", "additionalProperties"] {
-            self.add_if(&shape[inner], name);
+            self.add_if(&schema[inner], name);
         }
         for inner in ["anyOf", "oneOf"] {
-            let list = shape[inner].as_array();
+            let list = schema[inner].as_array();
             list.into_iter().flatten().for_each(|inner| self.add(inner, name));
         }
-        for (_, inner) in shape["patternProperties"].as_object().into_iter().flatten() {
+        for (_, inner) in schema["patternProperties"].as_object().into_iter().flatten() {
             self.add(inner, name);
         }
-        for (field, inner) in shape["properties"].as_object().into_iter().flatten() {
+        for (field, inner) in schema["properties"].as_object().into_iter().flatten() {
             self.add(inner, &format!("{name}.{field}"));
         }
     }
 
-    fn add_if(&mut self, shape: &Value, name: &str) {
-        if shape.is_object() {
-            self.add(shape, name);
+    fn add_if(&mut self, schema: &Value, name: &str) {
+        if schema.is_object() {
+            self.add(schema, name);
         }
     }
 }
@@ -255,29 +260,29 @@ impl Numbers {
 fn name_of(definitions: &Value, top: &str, field: &str) -> String {
     let pointer = pointer(field);
     let (mut owner, mut name) = (top.to_owned(), String::new());
-    let mut shape = definitions[top].clone();
+    let mut schema = definitions[top].clone();
     for step in pointer.split('/').skip(1) {
-        let mut open = vec![shape.clone()];
+        let mut open = vec![schema.clone()];
         let mut next = None;
-        while let (None, Some(shape)) = (&next, open.pop()) {
-            if let Some(to) = shape["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
+        while let (None, Some(schema)) = (&next, open.pop()) {
+            if let Some(to) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
                 (owner, name) = (to.to_owned(), String::new());
                 open.push(definitions[to].clone());
                 continue;
             }
             open.extend(["anyOf", "oneOf"].iter().rev().flat_map(|word| {
-                shape[*word].as_array().cloned().unwrap_or_default().into_iter().rev()
+                schema[*word].as_array().cloned().unwrap_or_default().into_iter().rev()
             }));
-            if let Some(inner) = shape["properties"].get(step) {
+            if let Some(inner) = schema["properties"].get(step) {
                 name = format!("{name}.{step}");
                 next = Some(inner.clone());
-            } else if shape["items"].is_object() {
-                next = Some(shape["items"].clone());
-            } else if let Some(patterns) = shape["patternProperties"].as_object() {
+            } else if schema["items"].is_object() {
+                next = Some(schema["items"].clone());
+            } else if let Some(patterns) = schema["patternProperties"].as_object() {
                 next = patterns.values().next().cloned();
             }
         }
-        shape = next.unwrap_or_else(|| panic!("{field}: no {step} in {owner}"));
+        schema = next.unwrap_or_else(|| panic!("{field}: no {step} in {owner}"));
     }
     format!("{owner}{name}")
 }

@@ -3,12 +3,14 @@
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_lang::diagnostic::Source;
-use cellwright_lang::{Document, Evaluator, Format, Limits, Options, load, load_text, written};
+use cellwright_lang::{
+    Document, Evaluator, Format, Limits, LoadOptions, load, load_text, to_source,
+};
 use std::path::{Path, PathBuf};
 
-fn options() -> Options {
+fn options() -> LoadOptions {
     let owner = Some(Name::new("dev").unwrap());
-    Options { evaluator: Evaluator::Inside, limits: Limits::default(), owner }
+    LoadOptions { evaluator: Evaluator::InProcess, limits: Limits::default(), owner }
 }
 
 fn specs(documents: Vec<Document>) -> Vec<JobSpec> {
@@ -26,13 +28,14 @@ fn examples() -> Vec<PathBuf> {
 fn what_is_written_back_means_the_same() {
     let mut seen = 0;
     for path in examples() {
-        let loaded = load(&path, &options()).unwrap_or_else(|wrong| panic!("{path:?}: {wrong:?}"));
+        let loaded =
+            load(&path, &options()).unwrap_or_else(|errors| panic!("{path:?}: {errors:?}"));
         for spec in specs(loaded.documents) {
-            let text = written::job(&spec).to_string();
+            let text = to_source::job(&spec).to_string();
             let source = Source { name: "written.json".into(), text: text.as_str().into() };
-            let again = load_text(&source, Path::new("."), Format::Json, &options());
-            let again = again.unwrap_or_else(|wrong| panic!("{text}: {wrong:?}"));
-            assert_eq!(specs(again.documents), [spec], "{path:?}: {text}");
+            let reloaded = load_text(&source, Path::new("."), Format::Json, &options());
+            let reloaded = reloaded.unwrap_or_else(|errors| panic!("{text}: {errors:?}"));
+            assert_eq!(specs(reloaded.documents), [spec], "{path:?}: {text}");
             assert!(!text.contains("\"cpu\":1") && text.contains("MiB\""), "{text}");
             seen += 1;
         }

@@ -13,12 +13,12 @@
 
 mod allowance;
 
-use crate::segments::{Keep, Segments};
+use crate::segments::{RetentionLimits, Segments};
 use allowance::Allowances;
 use cellwright_api::error::code_of;
-use cellwright_cell::command::{Actor, Became, Command, Done, Entry, Verdict};
+use cellwright_cell::command::{Actor, ApplyOutcome, Command, Done, Entry, Verdict};
 use cellwright_cell::credential::TokenKind;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
 use cellwright_supervise::lock;
@@ -31,7 +31,7 @@ const READ_BYTES: usize = 4 << 20;
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct AuditLine {
     pub caller: String,
     /// `submit_job`, `set_quota`, or method and path of what was turned away.
     pub command: String,
@@ -40,29 +40,29 @@ pub struct Line {
     pub verdict: String,
 }
 
-impl Line {
-    fn new(caller: &str, command: &str, object: &str, verdict: &str) -> Line {
+impl AuditLine {
+    fn new(caller: &str, command: &str, object: &str, verdict: &str) -> AuditLine {
         let [caller, command, object, verdict] =
             [caller, command, object, verdict].map(str::to_owned);
-        Line { caller, command, object, verdict }
+        AuditLine { caller, command, object, verdict }
     }
 }
 
 /// One request, where it stands in the list, and where in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Audited {
+pub struct AuditEntry {
     pub number: u64,
     /// Position among the requests of one entry.
     pub position: u32,
     /// Log index: of the entry, or of the last one applied before a refusal at the door.
     pub index: u64,
     pub at: Time,
-    pub line: Line,
+    pub line: AuditLine,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    pub items: Vec<Audited>,
+pub struct AuditPage {
+    pub items: Vec<AuditEntry>,
     /// Lines between the cursor and the first of these are not here any more.
     pub gap: bool,
     /// Everything after this number is here.
@@ -70,26 +70,26 @@ pub struct Page {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Body {
+pub(crate) struct AuditBody {
     /// Every record says how far the log had been applied, so that the newest record is enough to
     /// know where to go on.
     pub(crate) index: u64,
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<AuditLine>,
     /// Not from the log: no other replica has these.
-    pub(crate) apart: bool,
+    pub(crate) is_local: bool,
 }
 
 pub struct AuditLog {
     pub(crate) segments: Segments,
     /// Log index of the last entry taken down.
-    applied: Mutex<u64>,
+    last_recorded: Mutex<u64>,
     allowances: Mutex<Allowances>,
 }
 
 impl AuditLog {
     /// # Errors
     /// When the files cannot be read.
-    pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<AuditLog> {
+    pub fn open(disk: Arc<dyn Disk>, keep: RetentionLimits) -> io::Result<AuditLog> {
         let (segments, found) = Segments::open(disk, DIR, keep)?;
         let last = segments.last_record()?;
         let applied = last.map(|record| decode(&record.payload)).transpose()?;
@@ -99,11 +99,11 @@ impl AuditLog {
             segments.skip_to(lost)?;
         }
         let allowances = Mutex::new(Allowances::new(u64::MAX, keep.age));
-        Ok(AuditLog { segments, applied: Mutex::new(applied), allowances })
+        Ok(AuditLog { segments, last_recorded: Mutex::new(applied), allowances })
     }
 
     /// Of what is kept, most bytes that the requests of one user may take.
-    pub fn bound_each_user(&self, per_user: u64, keep: Keep) {
+    pub fn set_user_allowance(&self, per_user: u64, keep: RetentionLimits) {
         *lock(&self.allowances) = Allowances::new(per_user, keep.age);
     }
 
@@ -116,16 +116,16 @@ impl AuditLog {
         if index <= *applied {
             return Ok(());
         }
-        let asked = entry.requests.iter().zip(verdicts);
-        let lines: Vec<Line> = asked
+        let requests = entry.requests.iter().zip(verdicts);
+        let lines: Vec<AuditLine> = requests
             .filter(|(request, verdict)| is_audited(&request.by, &request.command, verdict))
             .map(|(request, verdict)| {
-                line(request.by.to_string(), &request.command, verdict_code(verdict))
+                audit_line(request.by.to_string(), &request.command, verdict_code(verdict))
             })
             .collect();
         let lines = lock(&self.allowances).admit(entry.now, lines);
         if !lines.is_empty() {
-            self.write(entry.now, Body { index, lines, apart: false })?;
+            self.write(entry.now, AuditBody { index, lines, is_local: false })?;
         }
         *applied = index;
         Ok(())
@@ -136,7 +136,7 @@ impl AuditLog {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn apart(
+    pub fn append_unlogged(
         &self,
         at: Time,
         caller: &str,
@@ -146,7 +146,7 @@ impl AuditLog {
     ) -> io::Result<()> {
         // Paths come from outside and may be long.
         let short = |text: &str| text.chars().take(300).collect::<String>();
-        let line = Line {
+        let line = AuditLine {
             caller: short(caller),
             command: short(command),
             object: short(object),
@@ -156,7 +156,7 @@ impl AuditLog {
         let lines = lock(&self.allowances).admit(at, vec![line]);
         match lines.is_empty() {
             true => Ok(()),
-            false => self.write(at, Body { index: *applied, lines, apart: true }),
+            false => self.write(at, AuditBody { index: *applied, lines, is_local: true }),
         }
     }
 
@@ -165,7 +165,7 @@ impl AuditLog {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn restored(&self, index: u64) -> io::Result<()> {
+    pub fn skip_to_snapshot(&self, index: u64) -> io::Result<()> {
         let mut applied = self.lock();
         if index > *applied && index > 0 {
             // Room for one record of each entry that was not seen.
@@ -191,24 +191,30 @@ impl AuditLog {
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
-    pub fn read_after(&self, number: u64, position: u32, most: usize) -> io::Result<Page> {
+    pub fn read_after(&self, number: u64, position: u32, most: usize) -> io::Result<AuditPage> {
         let from = number.saturating_add(u64::from(position == u32::MAX));
         let stretch = self.segments.read_from(from, READ_BYTES)?;
         let reaches_back_to = self.segments.reaches_back_to();
-        let mut page = Page { items: Vec::new(), gap: stretch.gap, reaches_back_to };
+        let mut page = AuditPage { items: Vec::new(), gap: stretch.has_gap, reaches_back_to };
         let seen = stretch.records.last().map(|record| record.number);
         for record in stretch.records {
             let body = decode(&record.payload)?;
-            for (place, line) in body.lines.into_iter().enumerate() {
-                let place = u32::try_from(place).unwrap_or(u32::MAX);
-                if record.number == number && place <= position {
+            for (line_index, line) in body.lines.into_iter().enumerate() {
+                let line_index = u32::try_from(line_index).unwrap_or(u32::MAX);
+                if record.number == number && line_index <= position {
                     continue;
                 }
                 if page.items.len() >= most {
                     return Ok(page);
                 }
                 let (number, at) = (record.number, record.at);
-                page.items.push(Audited { number, position: place, index: body.index, at, line });
+                page.items.push(AuditEntry {
+                    number,
+                    position: line_index,
+                    index: body.index,
+                    at,
+                    line,
+                });
             }
         }
         match seen {
@@ -218,19 +224,19 @@ impl AuditLog {
         }
     }
 
-    /// Under the lock of `applied`, so that numbers and indexes grow together.
-    fn write(&self, at: Time, body: Body) -> io::Result<()> {
+    /// Under the lock of `last_recorded`, so that numbers and indexes grow together.
+    fn write(&self, at: Time, body: AuditBody) -> io::Result<()> {
         let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
         self.segments.append(self.segments.last() + 1, at, &bytes)?;
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, u64> {
-        lock(&self.applied)
+        lock(&self.last_recorded)
     }
 }
 
-pub(crate) fn decode(payload: &[u8]) -> io::Result<Body> {
+pub(crate) fn decode(payload: &[u8]) -> io::Result<AuditBody> {
     postcard::from_bytes(payload).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -241,23 +247,23 @@ fn is_audited(by: &Actor, command: &Command, verdict: &Verdict) -> bool {
         Actor::User(_) | Actor::Operator | Actor::Replica(_) | Actor::Task { .. } => true,
         Actor::Agent(_) | Actor::Scheduler(_) | Actor::Controller(_) => {
             let is_public = matches!((by, command), (Actor::Agent(_), Command::Component(_)));
-            is_public || matches!(verdict, Err(Refusal::WrongActor { .. }))
+            is_public || matches!(verdict, Err(Rejection::WrongActor { .. }))
         }
     }
 }
 
 fn verdict_code(verdict: &Verdict) -> &'static str {
     match verdict {
-        Ok(Done::Unchanged | Done::Job { became: Became::Unchanged, .. }) => "unchanged",
+        Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. }) => "unchanged",
         Ok(Done::Partly(_)) => "partly",
         Ok(Done::Applied | Done::Version(_) | Done::Revoked(_) | Done::Job { .. }) => "done",
         Err(refusal) => code_of(refusal).as_str(),
     }
 }
 
-fn line(caller: String, command: &Command, verdict: &str) -> Line {
+fn audit_line(caller: String, command: &Command, verdict: &str) -> AuditLine {
     let (command, object) = describe(command);
-    Line { caller, command: command.to_owned(), object, verdict: verdict.to_owned() }
+    AuditLine { caller, command: command.to_owned(), object, verdict: verdict.to_owned() }
 }
 
 /// What a command is called, and what it is about.
@@ -280,7 +286,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
         C::RemoveUser { name, .. } => ("remove_user", name.to_string()),
         C::SetCapabilities { user, .. } => ("set_capabilities", user.to_string()),
         C::SetQuota { user, band, .. } => ("set_quota", format!("{user} {band:?}").to_lowercase()),
-        C::AddToken { id, kind, .. } => ("add_token", format!("{id} for {}", bearer(kind))),
+        C::AddToken { id, kind, .. } => ("add_token", format!("{id} for {}", token_holder(kind))),
         C::RevokeToken { id } => ("revoke_token", id.to_string()),
         C::UseJoinToken { id, .. } => ("use_join_token", id.to_string()),
         C::ConfirmReplica { name, key } => ("confirm_master", format!("{name} with key {key}")),
@@ -314,7 +320,7 @@ pub fn describe(command: &Command) -> (&'static str, String) {
     }
 }
 
-fn bearer(kind: &TokenKind) -> String {
+fn token_holder(kind: &TokenKind) -> String {
     match kind {
         TokenKind::UserToken { user } => format!("user/{user}"),
         TokenKind::JoinAgent { machine } => format!("agent/{machine}"),
@@ -327,14 +333,14 @@ fn bearer(kind: &TokenKind) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TempFolder;
     use cellwright_cell::command::{ControllerName, Request};
     use cellwright_cell::name::Name;
     use cellwright_cell::state::State;
     use cellwright_cell::time::Span;
 
-    const KEEP: Keep =
-        Keep { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
+    const KEEP: RetentionLimits =
+        RetentionLimits { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -345,7 +351,7 @@ mod tests {
     }
 
     /// One entry: the cell makes a user, ann makes one without being allowed to.
-    fn take_down(log: &AuditLog, state: &mut State, index: u64, user: &str) {
+    fn record_entry(log: &AuditLog, state: &mut State, index: u64, user: &str) {
         let made = Command::AddUser { name: name(user) };
         let wished = Command::AddUser { name: name("eve") };
         let requests =
@@ -356,10 +362,10 @@ mod tests {
         log.append(index, &entry, &verdicts).unwrap();
     }
 
-    fn shown(log: &AuditLog, number: u64, position: u32) -> Vec<String> {
+    fn rows(log: &AuditLog, number: u64, position: u32) -> Vec<String> {
         let page = log.read_after(number, position, 100).unwrap();
-        let text = |item: Audited| {
-            let Line { caller, command, object, verdict } = item.line;
+        let text = |item: AuditEntry| {
+            let AuditLine { caller, command, object, verdict } = item.line;
             format!("{} {} {caller} {command} {object} {verdict}", item.number, item.index)
         };
         page.items.into_iter().map(text).collect()
@@ -367,12 +373,12 @@ mod tests {
 
     #[test]
     fn wishes_and_refusals_stand_in_one_list() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
-        take_down(&log, &mut state, 3, "ann");
-        log.apart(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
-        take_down(&log, &mut state, 4, "bob");
+        record_entry(&log, &mut state, 3, "ann");
+        log.append_unlogged(Time(35), "192.0.2.1", "GET /v1/jobs", "", "no-identity").unwrap();
+        record_entry(&log, &mut state, 4, "bob");
         let expected = [
             "1 3 operator add_user ann done",
             "1 3 user:ann add_user eve not-allowed",
@@ -380,15 +386,15 @@ mod tests {
             "3 4 operator add_user bob done",
             "3 4 user:ann add_user eve not-allowed",
         ];
-        assert_eq!(shown(&log, 0, u32::MAX), expected);
-        assert_eq!(shown(&log, 1, 0), expected[1..]);
-        assert_eq!(shown(&log, 2, u32::MAX), expected[3..]);
+        assert_eq!(rows(&log, 0, u32::MAX), expected);
+        assert_eq!(rows(&log, 1, 0), expected[1..]);
+        assert_eq!(rows(&log, 2, u32::MAX), expected[3..]);
     }
 
     /// What parts do all day stands in the events; what they try and may not stands here.
     #[test]
     fn parts_are_audited_for_what_is_not_theirs() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
         let add = || Command::AddUser { name: name("eve") };
         let requests = vec![
@@ -407,25 +413,25 @@ mod tests {
             "1 1 controller:drain add_user eve wrong-actor",
             "1 1 replica:m1 raise_level 1 unchanged",
         ];
-        assert_eq!(shown(&log, 0, u32::MAX), expected);
+        assert_eq!(rows(&log, 0, u32::MAX), expected);
     }
 
     #[test]
     fn entries_applied_again_are_not_taken_down_twice() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
-        take_down(&log, &mut State::default(), 3, "ann");
-        log.apart(Time(35), "x", "y", "", "no-identity").unwrap();
+        record_entry(&log, &mut State::default(), 3, "ann");
+        log.append_unlogged(Time(35), "x", "y", "", "no-identity").unwrap();
         log.sync(3).unwrap();
         drop(log);
         let log = AuditLog::open(folder.disk(), KEEP).unwrap();
-        log.restored(0).unwrap();
+        log.skip_to_snapshot(0).unwrap();
         let mut state = State::default();
-        take_down(&log, &mut state, 3, "ann");
-        take_down(&log, &mut state, 4, "bob");
-        assert_eq!(shown(&log, 0, u32::MAX).len(), 5);
-        log.restored(9).unwrap();
-        take_down(&log, &mut state, 10, "cid");
+        record_entry(&log, &mut state, 3, "ann");
+        record_entry(&log, &mut state, 4, "bob");
+        assert_eq!(rows(&log, 0, u32::MAX).len(), 5);
+        log.skip_to_snapshot(9).unwrap();
+        record_entry(&log, &mut state, 10, "cid");
         let page = log.read_after(3, u32::MAX, 10).unwrap();
         assert_eq!((page.items.len(), page.gap), (2, true));
     }

@@ -14,7 +14,7 @@
 //! it when asked. Rejected: packages inside the log. They are a thousand times its size.
 
 use bytes::Bytes;
-use cellwright_api::client::content::{PIECE, read_piece};
+use cellwright_api::client::content::{CHUNK_BYTES, read_chunk};
 use cellwright_identity::secret::{hex, unhex32};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -56,11 +56,11 @@ impl fmt::Display for Digest {
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     #[error("there is no package {0} here")]
-    Absent(Digest),
+    NotFound(Digest),
     #[error("the content's digest is {found}, not {expected}")]
-    OtherContent { expected: Digest, found: Digest },
+    DigestMismatch { expected: Digest, found: Digest },
     #[error("package {digest} has {bytes} bytes")]
-    Beyond { digest: Digest, bytes: u64 },
+    OutOfRange { digest: Digest, bytes: u64 },
     #[error("package {0} is damaged on this replica's disk")]
     Damaged(Digest),
     #[error("the content is longer than {limit} bytes")]
@@ -84,11 +84,11 @@ pub struct BlobStore {
     limit: u64,
     reserve: u64,
     uploads: AtomicU64,
-    fresh: Fresh,
+    recently_stored: RecentlyStored,
 }
 
-/// What was stored since the last [`Sweep::look`]: the log may be about to hear of it.
-type Fresh = Arc<Mutex<BTreeMap<Digest, Instant>>>;
+/// What was stored since the last [`BlobSweep::remove_unknown`]: the log may be about to hear of it.
+type RecentlyStored = Arc<Mutex<BTreeMap<Digest, Instant>>>;
 
 impl BlobStore {
     /// Leftovers of uploads that a crash cut short are removed.
@@ -99,17 +99,17 @@ impl BlobStore {
         let dir = data.join(DIR);
         let incoming = dir.join(INCOMING);
         if incoming.exists() {
-            fs::remove_dir_all(&incoming).map_err(at(&incoming))?;
+            fs::remove_dir_all(&incoming).map_err(io_error(&incoming))?;
         }
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&incoming);
-        made.map_err(at(&incoming))?;
-        let (uploads, fresh) = (AtomicU64::new(0), Fresh::default());
-        Ok(BlobStore { dir, limit, reserve: 0, uploads, fresh })
+        made.map_err(io_error(&incoming))?;
+        let (uploads, recently_stored) = (AtomicU64::new(0), RecentlyStored::default());
+        Ok(BlobStore { dir, limit, reserve: 0, uploads, recently_stored })
     }
 
     /// Leaves this many bytes of the disk to the log, which lives there too.
     #[must_use]
-    pub fn keeping_free(self, reserve: u64) -> BlobStore {
+    pub fn with_reserve(self, reserve: u64) -> BlobStore {
         BlobStore { reserve, ..self }
     }
 
@@ -133,7 +133,7 @@ impl BlobStore {
         let path = self.dir.join(INCOMING).join(format!("{expected}.{number}"));
         let mut options = OpenOptions::new();
         let options = options.write(true).create_new(true).mode(0o600);
-        let file = options.open(&path).map_err(at(&path))?;
+        let file = options.open(&path).map_err(io_error(&path))?;
         Ok(Upload {
             file,
             path,
@@ -143,8 +143,8 @@ impl BlobStore {
             bytes: 0,
             limit: self.limit.min(most),
             reserve: self.reserve,
-            fresh: self.fresh.clone(),
-            stored: false,
+            recently_stored: self.recently_stored.clone(),
+            is_stored: false,
         })
     }
 
@@ -162,17 +162,17 @@ impl BlobStore {
     ///
     /// # Errors
     /// When it is not here.
-    pub fn read(&self, digest: Digest) -> Result<Reading, BlobError> {
+    pub fn read(&self, digest: Digest) -> Result<BlobReader, BlobError> {
         let path = self.path(digest);
         let file = match File::open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
-                return Err(BlobError::Absent(digest));
+                return Err(BlobError::NotFound(digest));
             }
-            opened => opened.map_err(at(&path))?,
+            opened => opened.map_err(io_error(&path))?,
         };
-        let bytes = file.metadata().map_err(at(&path))?.len();
+        let bytes = file.metadata().map_err(io_error(&path))?.len();
         let hash = Context::new(&SHA256);
-        let mut reading = Reading { file, path, digest, hash, bytes, left: bytes };
+        let mut reading = BlobReader { file, path, digest, hash, bytes, remaining: bytes };
         // Content of no bytes has no last piece to hold back.
         if bytes == 0 {
             reading.check()?;
@@ -186,11 +186,11 @@ impl BlobStore {
     /// When the folder cannot be read.
     pub fn list(&self) -> Result<Vec<(Digest, u64)>, BlobError> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(at(&self.dir))? {
-            let entry = entry.map_err(at(&self.dir))?;
+        for entry in fs::read_dir(&self.dir).map_err(io_error(&self.dir))? {
+            let entry = entry.map_err(io_error(&self.dir))?;
             let name = entry.file_name();
             let Some(digest) = name.to_str().and_then(Digest::parse) else { continue };
-            let length = entry.metadata().map_err(at(&entry.path()))?.len();
+            let length = entry.metadata().map_err(io_error(&entry.path()))?.len();
             found.push((digest, length));
         }
         found.sort();
@@ -205,7 +205,7 @@ impl BlobStore {
         let path = self.path(digest);
         match fs::remove_file(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(at(&path)),
+            removed => removed.map_err(io_error(&path)),
         }
     }
 
@@ -217,16 +217,16 @@ impl BlobStore {
         let path = self.path(digest);
         let file = match File::open(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => {
-                return Err(BlobError::Absent(digest));
+                return Err(BlobError::NotFound(digest));
             }
-            opened => opened.map_err(at(&path))?,
+            opened => opened.map_err(io_error(&path))?,
         };
-        let bytes = file.metadata().map_err(at(&path))?.len();
+        let bytes = file.metadata().map_err(io_error(&path))?.len();
         if from.saturating_add(u64::from(length)) > bytes {
-            return Err(BlobError::Beyond { digest, bytes });
+            return Err(BlobError::OutOfRange { digest, bytes });
         }
         let mut content = vec![0; length as usize];
-        file.read_exact_at(&mut content, from).map_err(at(&path))?;
+        file.read_exact_at(&mut content, from).map_err(io_error(&path))?;
         Ok(content)
     }
 
@@ -237,28 +237,28 @@ impl BlobStore {
     }
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> BlobError {
+fn io_error(path: &Path) -> impl Fn(io::Error) -> BlobError {
     let path = path.to_owned();
     move |why| BlobError::Io { path: path.clone(), why }
 }
 
-fn finished(hash: &Context) -> Digest {
+fn finish_digest(hash: &Context) -> Digest {
     let mut found = Digest([0; 32]);
     found.0.copy_from_slice(hash.clone().finish().as_ref());
     found
 }
 
 /// Content on its way out.
-pub struct Reading {
+pub struct BlobReader {
     file: File,
     path: PathBuf,
     digest: Digest,
     hash: Context,
     bytes: u64,
-    left: u64,
+    remaining: u64,
 }
 
-impl Reading {
+impl BlobReader {
     /// Bytes in all.
     #[must_use]
     pub fn length(&self) -> u64 {
@@ -270,26 +270,26 @@ impl Reading {
     ///
     /// # Errors
     /// When the disk refuses, or the content turns out to be damaged.
-    pub fn piece(&mut self) -> Result<Option<Bytes>, BlobError> {
-        if self.left == 0 {
+    pub fn next_chunk(&mut self) -> Result<Option<Bytes>, BlobError> {
+        if self.remaining == 0 {
             return Ok(None);
         }
-        let most = usize::try_from(self.left).unwrap_or(PIECE).min(PIECE);
-        let piece = read_piece(&mut self.file, most).map_err(at(&self.path))?;
+        let most = usize::try_from(self.remaining).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+        let piece = read_chunk(&mut self.file, most).map_err(io_error(&self.path))?;
         self.hash.update(&piece);
-        self.left -= piece.len() as u64;
-        if self.left == 0 || piece.len() < most {
+        self.remaining -= piece.len() as u64;
+        if self.remaining == 0 || piece.len() < most {
             self.check()?;
         }
         Ok(Some(Bytes::from(piece)))
     }
 
     fn check(&mut self) -> Result<(), BlobError> {
-        if self.left == 0 && finished(&self.hash) == self.digest {
+        if self.remaining == 0 && finish_digest(&self.hash) == self.digest {
             return Ok(());
         }
         let aside = self.path.with_extension(DAMAGED);
-        fs::rename(&self.path, &aside).map_err(at(&self.path))?;
+        fs::rename(&self.path, &aside).map_err(io_error(&self.path))?;
         tracing::error!(path = %aside.display(), "package damaged on disk; moved aside");
         Err(BlobError::Damaged(self.digest))
     }
@@ -305,8 +305,8 @@ pub struct Upload {
     bytes: u64,
     limit: u64,
     reserve: u64,
-    fresh: Fresh,
-    stored: bool,
+    recently_stored: RecentlyStored,
+    is_stored: bool,
 }
 
 impl Upload {
@@ -317,17 +317,18 @@ impl Upload {
         if self.bytes > self.limit {
             return Err(BlobError::TooLong { limit: self.limit });
         }
-        self.leave_reserve(chunk.len() as u64)?;
+        self.check_reserve(chunk.len() as u64)?;
         self.hash.update(chunk);
-        self.file.write_all(chunk).map_err(at(&self.path))
+        self.file.write_all(chunk).map_err(io_error(&self.path))
     }
 
-    fn leave_reserve(&self, more: u64) -> Result<(), BlobError> {
+    fn check_reserve(&self, more: u64) -> Result<(), BlobError> {
         if self.reserve == 0 {
             return Ok(());
         }
-        let room = rustix::fs::statvfs(&self.path).map_err(|why| at(&self.path)(why.into()))?;
-        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        let fs_stats =
+            rustix::fs::statvfs(&self.path).map_err(|why| io_error(&self.path)(why.into()))?;
+        let free = fs_stats.f_bavail.saturating_mul(fs_stats.f_frsize);
         match free.saturating_sub(more) < self.reserve {
             true => Err(BlobError::DiskFull { free, reserve: self.reserve }),
             false => Ok(()),
@@ -339,18 +340,19 @@ impl Upload {
     /// # Errors
     /// When it is other content than announced, or the disk refuses.
     pub fn finish(mut self) -> Result<u64, BlobError> {
-        let found = finished(&self.hash);
+        let found = finish_digest(&self.hash);
         if found != self.expected {
-            return Err(BlobError::OtherContent { expected: self.expected, found });
+            return Err(BlobError::DigestMismatch { expected: self.expected, found });
         }
-        self.file.sync_all().map_err(at(&self.path))?;
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        fs::rename(&self.path, &self.target).map_err(at(&self.target))?;
-        fresh.insert(self.expected, Instant::now());
-        drop(fresh);
-        self.stored = true;
+        self.file.sync_all().map_err(io_error(&self.path))?;
+        let mut recently_stored =
+            self.recently_stored.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::rename(&self.path, &self.target).map_err(io_error(&self.target))?;
+        recently_stored.insert(self.expected, Instant::now());
+        drop(recently_stored);
+        self.is_stored = true;
         if let Some(folder) = self.target.parent() {
-            File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
+            File::open(folder).and_then(|dir| dir.sync_all()).map_err(io_error(folder))?;
         }
         Ok(self.bytes)
     }
@@ -358,7 +360,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if !self.stored {
+        if !self.is_stored {
             // Should it stay, the next start removes it.
             let _left_behind = fs::remove_file(&self.path);
         }
@@ -369,30 +371,32 @@ impl Drop for Upload {
 /// has not named yet goes only when two looks in a row found it so and nobody brought it in
 /// between. What the log did name and names no more goes at once: somebody wants the room.
 #[derive(Default)]
-pub struct Sweep {
-    unknown: BTreeSet<Digest>,
+pub struct BlobSweep {
+    unknown_before: BTreeSet<Digest>,
     /// Named by the log when it was last asked, and when that was.
-    named: BTreeSet<Digest>,
-    asked: Option<Instant>,
+    named_before: BTreeSet<Digest>,
+    listed_at: Option<Instant>,
 }
 
-impl Sweep {
+impl BlobSweep {
     /// Removes what the log names no more; says how many.
     ///
     /// # Errors
     /// When a file cannot be removed.
-    pub fn drop_removed(
+    pub fn remove_deleted(
         &mut self,
         store: &BlobStore,
         named: BTreeSet<Digest>,
     ) -> Result<usize, BlobError> {
         // Held throughout, so that nothing is brought again between the look and the removal.
-        let fresh = store.fresh.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::replace(&mut self.named, named);
-        let asked = self.asked.replace(Instant::now());
-        let brought_again = |digest: &&Digest| fresh.get(digest).copied() >= asked;
+        let recently_stored = store.recently_stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut self.named_before, named);
+        let listed_at = self.listed_at.replace(Instant::now());
+        let is_stored_again = |digest: &&Digest| recently_stored.get(digest).copied() >= listed_at;
         let mut removed = 0;
-        for digest in before.difference(&self.named).filter(|digest| !brought_again(digest)) {
+        for digest in
+            before.difference(&self.named_before).filter(|digest| !is_stored_again(digest))
+        {
             removed += usize::from(store.has(*digest));
             store.remove(*digest)?;
         }
@@ -403,20 +407,22 @@ impl Sweep {
     ///
     /// # Errors
     /// When the folder cannot be read or a file not be removed.
-    pub fn look(
+    pub fn remove_unknown(
         &mut self,
         store: &BlobStore,
-        knows: impl Fn(Digest) -> bool,
+        is_known: impl Fn(Digest) -> bool,
     ) -> Result<usize, BlobError> {
         // Held throughout, so that nothing is brought in between the look and the removal.
-        let mut fresh = store.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recently_stored =
+            store.recently_stored.lock().unwrap_or_else(PoisonError::into_inner);
         let here = store.list()?.into_iter().map(|(digest, _)| digest);
-        let unknown =
-            here.filter(|digest| !knows(*digest) && !fresh.contains_key(digest)).collect();
-        let before = std::mem::replace(&mut self.unknown, unknown);
-        fresh.clear();
+        let unknown = here
+            .filter(|digest| !is_known(*digest) && !recently_stored.contains_key(digest))
+            .collect();
+        let before = std::mem::replace(&mut self.unknown_before, unknown);
+        recently_stored.clear();
         let mut removed = 0;
-        for digest in before.intersection(&self.unknown) {
+        for digest in before.intersection(&self.unknown_before) {
             store.remove(*digest)?;
             removed += 1;
         }
@@ -426,24 +432,24 @@ impl Sweep {
 
 /// An upload fed from a connection: pieces are gathered until they are worth a write, and writes
 /// happen where waiting for a disk does no harm. No thread waits for the other side.
-pub struct Intake {
+pub struct UploadBuffer {
     upload: Upload,
-    gathered: Vec<u8>,
+    buffered: Vec<u8>,
 }
 
-impl Intake {
+impl UploadBuffer {
     #[must_use]
-    pub fn new(upload: Upload) -> Intake {
-        Intake { upload, gathered: Vec::with_capacity(PIECE) }
+    pub fn new(upload: Upload) -> UploadBuffer {
+        UploadBuffer { upload, buffered: Vec::with_capacity(CHUNK_BYTES) }
     }
 
     /// # Errors
     /// When the content gets too long or the disk refuses.
-    pub async fn write(mut self, chunk: &[u8]) -> Result<Intake, BlobError> {
-        self.gathered.extend_from_slice(chunk);
-        match self.gathered.len() >= PIECE {
+    pub async fn write(mut self, chunk: &[u8]) -> Result<UploadBuffer, BlobError> {
+        self.buffered.extend_from_slice(chunk);
+        match self.buffered.len() >= CHUNK_BYTES {
             true => {
-                off_thread(move || {
+                run_blocking(move || {
                     self.flush()?;
                     Ok(self)
                 })
@@ -458,7 +464,7 @@ impl Intake {
     /// # Errors
     /// When it is other content than announced, or the disk refuses.
     pub async fn finish(mut self) -> Result<u64, BlobError> {
-        off_thread(move || {
+        run_blocking(move || {
             self.flush()?;
             self.upload.finish()
         })
@@ -466,8 +472,8 @@ impl Intake {
     }
 
     fn flush(&mut self) -> Result<(), BlobError> {
-        self.upload.write(&self.gathered)?;
-        self.gathered.clear();
+        self.upload.write(&self.buffered)?;
+        self.buffered.clear();
         Ok(())
     }
 }
@@ -476,7 +482,7 @@ impl Intake {
 ///
 /// # Errors
 /// What the work says.
-pub async fn off_thread<T: Send + 'static>(
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
 ) -> Result<T, BlobError> {
     let lost = |why| BlobError::Io { path: PathBuf::from(DIR), why: io::Error::other(why) };
@@ -494,7 +500,7 @@ pub trait BlobPeers: Send + Sync + 'static {
         &self,
         peer: String,
         digest: Digest,
-        intake: Intake,
+        intake: UploadBuffer,
     ) -> BoxFuture<'_, Result<(), String>>;
 }
 
@@ -503,7 +509,7 @@ pub trait BlobPeers: Send + Sync + 'static {
 ///
 /// # Errors
 /// When a majority cannot be had.
-pub async fn spread(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, BlobError> {
+pub async fn replicate(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, BlobError> {
     let others = peers.voters();
     let needed = others.len().div_ceil(2) + 1;
     let (mut have, mut failures) = (1, Vec::new());
@@ -528,18 +534,18 @@ pub async fn spread(peers: &dyn BlobPeers, digest: Digest) -> Result<usize, Blob
 ///
 /// # Errors
 /// When nobody has it.
-pub async fn obtain(
+pub async fn read_or_fetch(
     store: &BlobStore,
     peers: &dyn BlobPeers,
     digest: Digest,
-) -> Result<Reading, BlobError> {
+) -> Result<BlobReader, BlobError> {
     match store.read(digest) {
-        Err(BlobError::Absent(_) | BlobError::Damaged(_)) => {}
+        Err(BlobError::NotFound(_) | BlobError::Damaged(_)) => {}
         read => return read,
     }
     let mut failures = Vec::new();
     for peer in peers.voters() {
-        let intake = Intake::new(store.begin(digest, store.limit)?);
+        let intake = UploadBuffer::new(store.begin(digest, store.limit)?);
         match peers.fetch(peer.clone(), digest, intake).await {
             Ok(()) => return store.read(digest),
             Err(why) => failures.push(format!("{peer}: {why}")),
@@ -551,7 +557,7 @@ pub async fn obtain(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TempFolder;
     use cellwright_identity::secret::sha256;
     use std::collections::BTreeMap;
 
@@ -561,28 +567,28 @@ mod tests {
 
     /// The content, if all of it can be had.
     fn content(blobs: &BlobStore, digest: Digest) -> Result<Vec<u8>, BlobError> {
-        drain(blobs.read(digest)?)
+        read_all(blobs.read(digest)?)
     }
 
-    fn drain(mut reading: Reading) -> Result<Vec<u8>, BlobError> {
+    fn read_all(mut reading: BlobReader) -> Result<Vec<u8>, BlobError> {
         let mut content = Vec::new();
-        while let Some(piece) = reading.piece()? {
+        while let Some(piece) = reading.next_chunk()? {
             content.extend_from_slice(&piece);
         }
         Ok(content)
     }
 
-    fn store(folder: &Folder) -> BlobStore {
+    fn store(folder: &TempFolder) -> BlobStore {
         BlobStore::open(&folder.0, 1000).unwrap()
     }
 
-    fn leftovers(folder: &Folder) -> usize {
+    fn leftovers(folder: &TempFolder) -> usize {
         fs::read_dir(folder.0.join("blobs/incoming")).unwrap().count()
     }
 
     #[test]
     fn content_comes_back_under_its_digest() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         let mut upload = blobs.begin(digest(b"hello"), 1 << 20).unwrap();
         upload.write(b"hel").unwrap();
@@ -594,17 +600,17 @@ mod tests {
         assert_eq!(blobs.list().unwrap(), [(digest(b"hello"), 5)]);
         blobs.remove(digest(b"hello")).unwrap();
         blobs.remove(digest(b"hello")).unwrap();
-        assert!(matches!(blobs.read(digest(b"hello")), Err(BlobError::Absent(_))));
+        assert!(matches!(blobs.read(digest(b"hello")), Err(BlobError::NotFound(_))));
         assert_eq!(Digest::parse(&digest(b"x").to_string()), Some(digest(b"x")));
         assert_eq!(leftovers(&folder), 0);
     }
 
     #[test]
     fn other_content_and_too_much_of_it_are_refused_without_a_trace() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         let other = blobs.put(digest(b"hello"), b"hullo");
-        assert!(matches!(other, Err(BlobError::OtherContent { .. })));
+        assert!(matches!(other, Err(BlobError::DigestMismatch { .. })));
         let long = blobs.put(digest(&[0; 1001]), &[0; 1001]);
         assert!(matches!(long, Err(BlobError::TooLong { limit: 1000 })));
         drop(blobs.begin(digest(b"hello"), 1 << 20).unwrap());
@@ -617,13 +623,13 @@ mod tests {
 
     #[test]
     fn damage_is_found_when_read_and_a_good_copy_can_take_its_place() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         let name = digest(b"hello");
         blobs.put(name, b"hello").unwrap();
         fs::write(folder.0.join("blobs").join(name.to_string()), b"hellO").unwrap();
         assert!(matches!(content(&blobs, name), Err(BlobError::Damaged(_))));
-        assert!(matches!(blobs.read(name), Err(BlobError::Absent(_))));
+        assert!(matches!(blobs.read(name), Err(BlobError::NotFound(_))));
         blobs.put(name, b"hello").unwrap();
         assert_eq!(content(&blobs, name).unwrap(), b"hello");
         fs::write(blobs.path(name), b"").unwrap();
@@ -632,93 +638,101 @@ mod tests {
 
     #[test]
     fn content_of_many_pieces_comes_in_order_and_damage_keeps_its_end_back() {
-        let folder = Folder::new();
-        let long: Vec<u8> = (0..PIECE * 2 + 77).map(|n| (n % 251) as u8).collect();
+        let folder = TempFolder::new();
+        let long: Vec<u8> = (0..CHUNK_BYTES * 2 + 77).map(|n| (n % 251) as u8).collect();
         let blobs = BlobStore::open(&folder.0, long.len() as u64).unwrap();
         let name = digest(&long);
         blobs.put(name, &long).unwrap();
         let mut reading = blobs.read(name).unwrap();
         assert_eq!(reading.length(), long.len() as u64);
-        assert_eq!(reading.piece().unwrap().unwrap(), long[..PIECE], "a piece at a time");
+        assert_eq!(
+            reading.next_chunk().unwrap().unwrap(),
+            long[..CHUNK_BYTES],
+            "a piece at a time"
+        );
         assert_eq!(content(&blobs, name).unwrap(), long);
         let mut other = long.clone();
         other[5] ^= 1;
         fs::write(blobs.path(name), other).unwrap();
         let mut reading = blobs.read(name).unwrap();
-        let given = (0..2).map(|_| reading.piece().unwrap().unwrap().len()).sum::<usize>();
-        assert_eq!(given, PIECE * 2);
-        assert!(matches!(reading.piece(), Err(BlobError::Damaged(_))), "not the end of it");
+        let given = (0..2).map(|_| reading.next_chunk().unwrap().unwrap().len()).sum::<usize>();
+        assert_eq!(given, CHUNK_BYTES * 2);
+        assert!(matches!(reading.next_chunk(), Err(BlobError::Damaged(_))), "not the end of it");
         assert!(!blobs.has(name));
-        assert!(matches!(blobs.read(digest(b"")), Err(BlobError::Absent(_))));
+        assert!(matches!(blobs.read(digest(b"")), Err(BlobError::NotFound(_))));
         blobs.put(digest(b""), b"").unwrap();
         assert_eq!(content(&blobs, digest(b"")).unwrap(), b"");
     }
 
     #[test]
     fn what_the_log_forgot_goes_at_the_second_look_and_what_is_new_stays() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         for content in [&b"known"[..], b"forgotten", b"again"] {
             blobs.put(digest(content), content).unwrap();
         }
-        let knows = |asked: Digest| asked == digest(b"known");
-        let mut sweep = Sweep::default();
-        assert_eq!(sweep.look(&blobs, knows).unwrap(), 0, "the log may be about to hear of it");
-        assert_eq!(sweep.look(&blobs, knows).unwrap(), 0, "unknown once");
+        let is_known = |wanted: Digest| wanted == digest(b"known");
+        let mut sweep = BlobSweep::default();
+        assert_eq!(
+            sweep.remove_unknown(&blobs, is_known).unwrap(),
+            0,
+            "the log may be about to hear of it"
+        );
+        assert_eq!(sweep.remove_unknown(&blobs, is_known).unwrap(), 0, "unknown once");
         blobs.put(digest(b"again"), b"again").unwrap();
-        assert_eq!(sweep.look(&blobs, knows).unwrap(), 1);
+        assert_eq!(sweep.remove_unknown(&blobs, is_known).unwrap(), 1);
         assert!(blobs.has(digest(b"known")) && blobs.has(digest(b"again")));
         assert!(!blobs.has(digest(b"forgotten")));
     }
 
     #[test]
     fn what_was_removed_goes_at_once_unless_it_was_brought_again() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         let all = [&b"kept"[..], b"removed", b"again", b"never named"];
         for content in all {
             blobs.put(digest(content), content).unwrap();
         }
         let named = |contents: &[&[u8]]| contents.iter().map(|content| digest(content)).collect();
-        let mut sweep = Sweep::default();
-        assert_eq!(sweep.drop_removed(&blobs, named(&all[..3])).unwrap(), 0);
+        let mut sweep = BlobSweep::default();
+        assert_eq!(sweep.remove_deleted(&blobs, named(&all[..3])).unwrap(), 0);
         blobs.put(digest(b"again"), b"again").unwrap();
-        assert_eq!(sweep.drop_removed(&blobs, named(&all[..1])).unwrap(), 1);
+        assert_eq!(sweep.remove_deleted(&blobs, named(&all[..1])).unwrap(), 1);
         assert!(!blobs.has(digest(b"removed")));
         assert!([&b"kept"[..], b"again", b"never named"].iter().all(|c| blobs.has(digest(c))));
     }
 
     #[test]
     fn the_reserve_of_the_disk_is_left_to_the_log() {
-        let folder = Folder::new();
-        let blobs = store(&folder).keeping_free(u64::MAX);
+        let folder = TempFolder::new();
+        let blobs = store(&folder).with_reserve(u64::MAX);
         let full = blobs.put(digest(b"hello"), b"hello");
         assert!(matches!(full, Err(BlobError::DiskFull { reserve: u64::MAX, .. })), "{full:?}");
         assert_eq!(leftovers(&folder), 0);
-        store(&folder).keeping_free(1).put(digest(b"hello"), b"hello").unwrap();
+        store(&folder).with_reserve(1).put(digest(b"hello"), b"hello").unwrap();
     }
 
     /// What the others have; a peer that is not listed does not answer.
-    struct Others {
+    struct FakePeers {
         names: Vec<&'static str>,
-        have: BTreeMap<&'static str, Vec<u8>>,
+        contents: BTreeMap<&'static str, Vec<u8>>,
     }
 
-    impl BlobPeers for Others {
+    impl BlobPeers for FakePeers {
         fn voters(&self) -> Vec<String> {
             self.names.iter().map(|name| (*name).to_owned()).collect()
         }
         fn push(&self, peer: String, _: Digest) -> BoxFuture<'_, Result<(), String>> {
-            let alive = self.have.contains_key(peer.as_str());
+            let alive = self.contents.contains_key(peer.as_str());
             Box::pin(async move { if alive { Ok(()) } else { Err("away".into()) } })
         }
         fn fetch(
             &self,
             peer: String,
             _: Digest,
-            mut intake: Intake,
+            mut intake: UploadBuffer,
         ) -> BoxFuture<'_, Result<(), String>> {
-            let content = self.have.get(peer.as_str()).cloned();
+            let content = self.contents.get(peer.as_str()).cloned();
             Box::pin(async move {
                 for byte in content.ok_or("away")? {
                     intake = intake.write(&[byte]).await.map_err(|e| e.to_string())?;
@@ -733,8 +747,8 @@ mod tests {
         let check =
             async |names: &[&'static str], alive: &[&'static str], expected: Option<usize>| {
                 let have = alive.iter().map(|name| (*name, Vec::new())).collect();
-                let others = Others { names: names.to_vec(), have };
-                let got = spread(&others, digest(b"x")).await;
+                let others = FakePeers { names: names.to_vec(), contents: have };
+                let got = replicate(&others, digest(b"x")).await;
                 assert_eq!(got.as_ref().ok().copied(), expected, "{names:?} {alive:?} {got:?}");
             };
         check(&[], &[], Some(1)).await;
@@ -748,19 +762,19 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_missing_or_damaged_here_comes_from_another_replica() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let blobs = store(&folder);
         let name = digest(b"hello");
         let have = BTreeMap::from([("c", b"wrong".to_vec()), ("d", b"hello".to_vec())]);
-        let others = Others { names: vec!["b", "c", "d"], have };
-        let obtained = || async { drain(obtain(&blobs, &others, name).await.unwrap()) };
+        let others = FakePeers { names: vec!["b", "c", "d"], contents: have };
+        let obtained = || async { read_all(read_or_fetch(&blobs, &others, name).await.unwrap()) };
         assert_eq!(obtained().await.unwrap(), b"hello");
         assert_eq!(content(&blobs, name).unwrap(), b"hello", "kept for the next time");
         fs::write(blobs.path(name), b"hellO").unwrap();
         assert!(obtained().await.is_err(), "the end of damaged content is not given out");
         assert_eq!(obtained().await.unwrap(), b"hello", "and the next reader gets a good copy");
         assert_eq!(leftovers(&folder), 0, "nothing stays of the wrong one");
-        let nobody = obtain(&blobs, &others, digest(b"other")).await;
+        let nobody = read_or_fetch(&blobs, &others, digest(b"other")).await;
         let nobody = nobody.err().unwrap().to_string();
         assert!(nobody.contains("b: away") && nobody.contains("c: the content"), "{nobody}");
     }

@@ -12,15 +12,15 @@
 //! would be a second writer of a format that has one.
 
 use crate::clock::{Clock, SystemClock};
-use crate::replicated::{View, pack, readable};
+use crate::replicated_state::{View, decode_entry, pack};
 use cellwright_cell::command::Entry;
 use cellwright_cell::encode::{self, LoadError, Rows};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
-use cellwright_identity::private::write_private;
+use cellwright_identity::private_files::write_private;
 use cellwright_store::{
-    CallError, CallFuture, Disk, LoggedEntry, Machine, NodeId, OpenError, Peer, RaftCall, Replica,
-    Role, Settings, Transport,
+    CallError, CallFuture, Disk, LoggedEntry, NodeId, OpenError, Peer, RaftCall, Replica, Role,
+    StateMachine, StoreConfig, Transport,
 };
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const MAGIC: [u8; 8] = *b"CELLCKPT";
 const VERSION: u32 = 1;
 /// Magic 8, version 4, index 8, term 8, time 8, hash 8, checksum 8.
-const HEADER: usize = 52;
+const HEADER_LEN: usize = 52;
 const EXTENSION: &str = "ckpt";
 
 #[derive(Debug, thiserror::Error)]
@@ -42,13 +42,13 @@ pub enum CheckpointError {
     #[error("{path}: {why}")]
     Io { path: PathBuf, why: io::Error },
     #[error("{path} is not a checkpoint: {why}")]
-    NotOne { path: PathBuf, why: &'static str },
+    NotACheckpoint { path: PathBuf, why: &'static str },
     #[error("{path} was written by version {found}; allowed: up to {VERSION}")]
     TooNew { path: PathBuf, found: u32 },
     #[error("{path}: {why}")]
     State { path: PathBuf, why: LoadError },
     #[error("{path}: the state hashes to {found:016x}, the header says {stated:016x}")]
-    OtherHash { path: PathBuf, found: u64, stated: u64 },
+    HashMismatch { path: PathBuf, found: u64, stated: u64 },
     #[error("{path} holds a cell already; restore into an empty directory")]
     NotEmpty { path: String },
     #[error(transparent)]
@@ -70,7 +70,7 @@ pub struct Header {
 
 /// A checkpoint file as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct CheckpointFile {
     pub name: String,
     pub header: Header,
     pub bytes: u64,
@@ -78,7 +78,7 @@ pub struct Listed {
 
 /// What is in a state, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct StateCounts {
     pub level: u32,
     pub machines: usize,
     pub users: usize,
@@ -90,10 +90,10 @@ pub struct Counts {
     pub blobs: usize,
 }
 
-impl Counts {
+impl StateCounts {
     #[must_use]
-    pub fn of(state: &State) -> Counts {
-        Counts {
+    pub fn of(state: &State) -> StateCounts {
+        StateCounts {
             level: state.level(),
             machines: state.machines().len(),
             users: state.users().len(),
@@ -110,29 +110,29 @@ impl Counts {
 /// The folder of a replica's checkpoints.
 pub struct Checkpoints {
     dir: PathBuf,
-    keep: usize,
+    max_files: usize,
 }
 
 impl Checkpoints {
-    /// `keep`: how many stay; the oldest go first.
+    /// `max_files`: how many stay; the oldest go first.
     #[must_use]
     pub fn in_data(data: &Path, keep: usize) -> Checkpoints {
-        Checkpoints { dir: data.join("checkpoints"), keep: keep.max(1) }
+        Checkpoints { dir: data.join("checkpoints"), max_files: keep.max(1) }
     }
 
     /// Saves a state. One of the same index is replaced.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn save(&self, view: &View) -> Result<Listed, CheckpointError> {
+    pub fn save(&self, view: &View) -> Result<CheckpointFile, CheckpointError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(at(&self.dir))?;
+        made.map_err(io_error(&self.dir))?;
         let name = format!("{:020}.{EXTENSION}", view.index);
         let path = self.dir.join(&name);
         let listed = write(view, &path)?;
-        for old in self.list()?.iter().rev().skip(self.keep) {
+        for old in self.list()?.iter().rev().skip(self.max_files) {
             let path = self.dir.join(&old.name);
-            fs::remove_file(&path).map_err(at(&path))?;
+            fs::remove_file(&path).map_err(io_error(&path))?;
         }
         Ok(listed)
     }
@@ -141,18 +141,18 @@ impl Checkpoints {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn list(&self) -> Result<Vec<Listed>, CheckpointError> {
+    pub fn list(&self) -> Result<Vec<CheckpointFile>, CheckpointError> {
         let entries = match fs::read_dir(&self.dir) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(at(&self.dir))?,
+            entries => entries.map_err(io_error(&self.dir))?,
         };
         let mut found = Vec::new();
         for entry in entries {
-            let path = entry.map_err(at(&self.dir))?.path();
+            let path = entry.map_err(io_error(&self.dir))?.path();
             if path.extension().is_none_or(|extension| extension != EXTENSION) {
                 continue;
             }
-            match listed(&path) {
+            match checkpoint_file(&path) {
                 Ok(listed) => found.push(listed),
                 Err(error) => tracing::warn!(%error, "passed over"),
             }
@@ -171,10 +171,10 @@ impl Checkpoints {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn before(&self, target: Target) -> Result<Option<PathBuf>, CheckpointError> {
+    pub fn newest_before(&self, target: ReplayTarget) -> Result<Option<PathBuf>, CheckpointError> {
         let reached = |header: &Header| match target {
-            Target::Index(index) => header.index <= index,
-            Target::Time(time) => header.at <= time,
+            ReplayTarget::Index(index) => header.index <= index,
+            ReplayTarget::Time(time) => header.at <= time,
         };
         let list = self.list()?;
         let newest = list.iter().rev().find(|listed| reached(&listed.header));
@@ -182,7 +182,7 @@ impl Checkpoints {
     }
 }
 
-fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
+fn io_error(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
     let path = path.to_owned();
     move |why| CheckpointError::Io { path: path.clone(), why }
 }
@@ -192,7 +192,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> CheckpointError {
 ///
 /// # Errors
 /// When the file cannot be written.
-pub fn write(view: &View, path: &Path) -> Result<Listed, CheckpointError> {
+pub fn write(view: &View, path: &Path) -> Result<CheckpointFile, CheckpointError> {
     let mut view = view.clone();
     let header = Header::of(&mut view);
     let mut bytes = header.encode();
@@ -200,26 +200,26 @@ pub fn write(view: &View, path: &Path) -> Result<Listed, CheckpointError> {
     let fresh = path.with_extension("unfinished");
     // What a crash left may be open to others, and would stay so.
     match fs::remove_file(&fresh) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(at(&fresh)(why)),
+        Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(io_error(&fresh)(why)),
         _ => {}
     }
-    write_private(&fresh, &bytes).map_err(at(&fresh))?;
-    fs::rename(&fresh, path).map_err(at(path))?;
+    write_private(&fresh, &bytes).map_err(io_error(&fresh))?;
+    fs::rename(&fresh, path).map_err(io_error(path))?;
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        File::open(folder).and_then(|dir| dir.sync_all()).map_err(at(folder))?;
+        File::open(folder).and_then(|dir| dir.sync_all()).map_err(io_error(folder))?;
     }
     let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    Ok(Listed { name, header, bytes: bytes.len() as u64 })
+    Ok(CheckpointFile { name, header, bytes: bytes.len() as u64 })
 }
 
-fn listed(path: &Path) -> Result<Listed, CheckpointError> {
-    let mut file = File::open(path).map_err(at(path))?;
-    let mut head = [0; HEADER];
-    io::Read::read_exact(&mut file, &mut head).map_err(at(path))?;
+fn checkpoint_file(path: &Path) -> Result<CheckpointFile, CheckpointError> {
+    let mut file = File::open(path).map_err(io_error(path))?;
+    let mut head = [0; HEADER_LEN];
+    io::Read::read_exact(&mut file, &mut head).map_err(io_error(path))?;
     let header = Header::decode(&head, path)?;
-    let bytes = file.metadata().map_err(at(path))?.len();
+    let bytes = file.metadata().map_err(io_error(path))?.len();
     let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    Ok(Listed { name, header, bytes })
+    Ok(CheckpointFile { name, header, bytes })
 }
 
 /// What a checkpoint says of itself, before its state is looked at.
@@ -227,7 +227,7 @@ fn listed(path: &Path) -> Result<Listed, CheckpointError> {
 /// # Errors
 /// When it cannot be read or is none.
 pub fn header(path: &Path) -> Result<Header, CheckpointError> {
-    listed(path).map(|listed| listed.header)
+    checkpoint_file(path).map(|listed| listed.header)
 }
 
 /// Reads a checkpoint and checks all of it.
@@ -235,15 +235,15 @@ pub fn header(path: &Path) -> Result<Header, CheckpointError> {
 /// # Errors
 /// What is wrong with it.
 pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
-    let bytes = fs::read(path).map_err(at(path))?;
+    let bytes = fs::read(path).map_err(io_error(path))?;
     let header = Header::decode(&bytes, path)?;
-    let mut state = encode::load(&bytes[HEADER..])
+    let mut state = encode::load(&bytes[HEADER_LEN..])
         .map_err(|why| CheckpointError::State { path: path.to_owned(), why })?;
     let (found, stated) = (state.hash(), header.hash);
     if found != stated {
-        return Err(CheckpointError::OtherHash { path: path.to_owned(), found, stated });
+        return Err(CheckpointError::HashMismatch { path: path.to_owned(), found, stated });
     }
-    Ok((header, View { state, index: header.index, term: header.term, era: 0 }))
+    Ok((header, View { state, index: header.index, term: header.term, log_epoch: 0 }))
 }
 
 /// The rows of a checkpoint, also of one that no master takes; then with the reason.
@@ -251,9 +251,9 @@ pub fn read(path: &Path) -> Result<(Header, View), CheckpointError> {
 /// # Errors
 /// When its rows cannot be told from its bytes.
 pub fn read_rows(path: &Path) -> Result<(Header, Rows, Option<CheckpointError>), CheckpointError> {
-    let bytes = fs::read(path).map_err(at(path))?;
+    let bytes = fs::read(path).map_err(io_error(path))?;
     let header = Header::decode(&bytes, path)?;
-    let rows = encode::load_rows(&bytes[HEADER..])
+    let rows = encode::load_rows(&bytes[HEADER_LEN..])
         .map_err(|why| CheckpointError::State { path: path.to_owned(), why })?;
     Ok((header, rows, read(path).err()))
 }
@@ -277,8 +277,8 @@ impl Header {
     }
 
     fn decode(bytes: &[u8], path: &Path) -> Result<Header, CheckpointError> {
-        let not_one = |why| CheckpointError::NotOne { path: path.to_owned(), why };
-        let head = bytes.first_chunk::<HEADER>().ok_or_else(|| not_one("it is too short"))?;
+        let not_one = |why| CheckpointError::NotACheckpoint { path: path.to_owned(), why };
+        let head = bytes.first_chunk::<HEADER_LEN>().ok_or_else(|| not_one("it is too short"))?;
         if head[..8] != MAGIC {
             return Err(not_one("it begins otherwise"));
         }
@@ -287,7 +287,7 @@ impl Header {
             eight.copy_from_slice(&head[from..from + 8]);
             u64::from_le_bytes(eight)
         };
-        if xxh3_64(&head[..HEADER - 8]) != word(HEADER - 8) {
+        if xxh3_64(&head[..HEADER_LEN - 8]) != word(HEADER_LEN - 8) {
             return Err(not_one("the checksum of its header does not match"));
         }
         let found = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
@@ -300,7 +300,7 @@ impl Header {
 
 /// How far to replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum ReplayTarget {
     /// Up to and with this log index.
     Index(u64),
     /// Up to and with the last entry of this log time or before.
@@ -310,7 +310,7 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     #[error("the state stands at {at} already, beyond what is asked for; start from an older one")]
-    Beyond { at: u64 },
+    PastTarget { at: u64 },
     #[error("entry {index} cannot be read: {why}")]
     Entry { index: u64, why: LoadError },
     #[error("the entries begin at {first}, the state stands at {at}; entries between are missing")]
@@ -319,9 +319,9 @@ pub enum ReplayError {
 
 /// Whether a replay wants more entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    More,
-    Reached,
+pub enum ReplayProgress {
+    NeedsMore,
+    TargetReached,
 }
 
 /// Goes on from `view` with entries of the log, oldest first, until the target is reached. Entries
@@ -333,39 +333,39 @@ pub fn replay(
     view: &mut View,
     first: u64,
     entries: &[LoggedEntry],
-    target: Target,
-) -> Result<Progress, ReplayError> {
+    target: ReplayTarget,
+) -> Result<ReplayProgress, ReplayError> {
     let beyond = match target {
-        Target::Index(index) => view.index > index,
-        Target::Time(time) => view.state.now() > time,
+        ReplayTarget::Index(index) => view.index > index,
+        ReplayTarget::Time(time) => view.state.now() > time,
     };
     if beyond {
-        return Err(ReplayError::Beyond { at: view.index });
+        return Err(ReplayError::PastTarget { at: view.index });
     }
     if first > view.index.saturating_add(1) {
         return Err(ReplayError::Missing { at: view.index, first });
     }
-    let held = view.index;
-    for logged in entries.iter().filter(|logged| logged.index > held) {
-        let read = readable(&logged.payload);
+    let current_index = view.index;
+    for logged in entries.iter().filter(|logged| logged.index > current_index) {
+        let read = decode_entry(&logged.payload);
         let entry = read.map_err(|why| ReplayError::Entry { index: logged.index, why })?;
         let past = match target {
-            Target::Index(index) => logged.index > index,
-            Target::Time(time) => entry.now > time,
+            ReplayTarget::Index(index) => logged.index > index,
+            ReplayTarget::Time(time) => entry.now > time,
         };
         if past {
-            return Ok(Progress::Reached);
+            return Ok(ReplayProgress::TargetReached);
         }
         view.state.apply(&entry, &mut Vec::new());
         (view.index, view.term) = (logged.index, logged.term);
     }
     Ok(match target {
-        Target::Index(index) if view.index >= index => Progress::Reached,
-        _ => Progress::More,
+        ReplayTarget::Index(index) if view.index >= index => ReplayProgress::TargetReached,
+        _ => ReplayProgress::NeedsMore,
     })
 }
 
-/// Makes a new cell of one voter from a state, in an empty directory. The replica `me` can then be
+/// Makes a new cell of one voter from a state, in an empty directory. The replica `own` can then be
 /// started there as usual, and others can join it.
 ///
 /// # Errors
@@ -373,20 +373,20 @@ pub fn replay(
 pub fn restore(
     view: View,
     disk: Arc<dyn Disk>,
-    me: (NodeId, Peer),
-    settings: Settings,
+    own: (NodeId, Peer),
+    settings: StoreConfig,
 ) -> BoxFuture<'static, Result<u64, CheckpointError>> {
-    Box::pin(restored(view, disk, me, settings))
+    Box::pin(restore_into(view, disk, own, settings))
 }
 
-async fn restored(
+async fn restore_into(
     view: View,
     disk: Arc<dyn Disk>,
-    me: (NodeId, Peer),
-    mut settings: Settings,
+    own: (NodeId, Peer),
+    mut settings: StoreConfig,
 ) -> Result<u64, CheckpointError> {
     for folder in ["log", "snap"] {
-        let found = disk.list(folder).map_err(at(Path::new(folder)))?;
+        let found = disk.list(folder).map_err(io_error(Path::new(folder)))?;
         if !found.is_empty() {
             return Err(CheckpointError::NotEmpty { path: folder.to_owned() });
         }
@@ -395,15 +395,15 @@ async fn restored(
     // Nothing stays behind the snapshot: a replica that joins must be given the state.
     settings.keep_entries = 0;
     let empty = Entry { now: view.state.now(), requests: Vec::new() };
-    let (id, peer) = me;
+    let (id, peer) = own;
     // Agents that know the old log obey the new one only if its era is higher, whatever they have
     // seen of the old one since this checkpoint.
     // The clock says more than the checkpoint of eras since; the checkpoint more than a clock that
     // is behind.
-    let known = view.era.max(view.state.now().0).saturating_add(1);
-    let era = SystemClock.wall().0.max(known);
-    let seed = Seed(View { index: 0, term: 0, era, ..view });
-    let replica = Replica::open(id, settings, disk, Arc::new(Alone), seed).await?;
+    let known = view.log_epoch.max(view.state.now().0).saturating_add(1);
+    let log_epoch = SystemClock.wall_time().0.max(known);
+    let seed = RestoreStateMachine(View { index: 0, term: 0, log_epoch, ..view });
+    let replica = Replica::open(id, settings, disk, Arc::new(NoPeers), seed).await?;
     replica.bootstrap(BTreeMap::from([(id, peer)])).await.map_err(|e| start(&e))?;
     let mut status = replica.watch();
     let leads = status.wait_for(|status| status.role == Role::Leader).await.is_ok();
@@ -420,9 +420,9 @@ async fn restored(
 
 /// The machine of a cell that is being restored: it holds the state and takes one empty entry,
 /// which gives the state its place in the new log.
-struct Seed(View);
+struct RestoreStateMachine(View);
 
-impl Machine for Seed {
+impl StateMachine for RestoreStateMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         if let Ok(entry) = encode::load_entry(payload) {
             self.0.state.apply(&entry, &mut Vec::new());
@@ -442,9 +442,9 @@ impl Machine for Seed {
 }
 
 /// A cell of one has nobody to call.
-struct Alone;
+struct NoPeers;
 
-impl Transport for Alone {
+impl Transport for NoPeers {
     fn call(&self, _: NodeId, peer: Peer, _: RaftCall) -> CallFuture {
         Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
     }
@@ -453,7 +453,7 @@ impl Transport for Alone {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TempFolder;
     use cellwright_cell::command::{Actor, Command, Request};
     use cellwright_cell::name::Name;
 
@@ -466,10 +466,10 @@ mod tests {
     }
 
     /// The state after the given entries of one user each.
-    fn after(indexes: impl Iterator<Item = u64>) -> View {
-        let mut view = View { state: State::default(), index: 0, term: 0, era: 0 };
+    fn view_after(indexes: impl Iterator<Item = u64>) -> View {
+        let mut view = View { state: State::default(), index: 0, term: 0, log_epoch: 0 };
         let entries: Vec<LoggedEntry> = indexes.map(entry).collect();
-        replay(&mut view, 1, &entries, Target::Index(u64::MAX)).unwrap();
+        replay(&mut view, 1, &entries, ReplayTarget::Index(u64::MAX)).unwrap();
         view
     }
 
@@ -479,35 +479,35 @@ mod tests {
 
     #[test]
     fn a_checkpoint_comes_back_as_it_was() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let checkpoints = Checkpoints::in_data(&folder.0, 2);
         assert_eq!(checkpoints.list().unwrap(), []);
         for last in [3, 5, 9] {
-            checkpoints.save(&after(1..=last)).unwrap();
+            checkpoints.save(&view_after(1..=last)).unwrap();
         }
         let list = checkpoints.list().unwrap();
         let indexes: Vec<u64> = list.iter().map(|listed| listed.header.index).collect();
         assert_eq!(indexes, [5, 9], "the oldest went");
-        let path = checkpoints.before(Target::Index(8)).unwrap().unwrap();
+        let path = checkpoints.newest_before(ReplayTarget::Index(8)).unwrap().unwrap();
         let (header, view) = read(&path).unwrap();
         assert_eq!((header.index, header.term, header.at), (5, 1, Time(50)));
-        assert_eq!(hash(&view), hash(&after(1..=5)));
-        assert_eq!(Counts::of(&view.state).users, 5);
-        assert_eq!(checkpoints.before(Target::Time(Time(49))).unwrap(), None);
-        let newest = checkpoints.before(Target::Time(Time(90))).unwrap().unwrap();
+        assert_eq!(hash(&view), hash(&view_after(1..=5)));
+        assert_eq!(StateCounts::of(&view.state).users, 5);
+        assert_eq!(checkpoints.newest_before(ReplayTarget::Time(Time(49))).unwrap(), None);
+        let newest = checkpoints.newest_before(ReplayTarget::Time(Time(90))).unwrap().unwrap();
         assert_eq!(read(&newest).unwrap().0.index, 9);
     }
 
     #[test]
     fn only_its_owner_reads_a_checkpoint_whatever_was_there_before() {
         use std::os::unix::fs::PermissionsExt;
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let path = folder.0.join("x.ckpt");
         for old in [&path, &path.with_extension("unfinished")] {
             fs::write(old, "open to all").unwrap();
             fs::set_permissions(old, fs::Permissions::from_mode(0o644)).unwrap();
         }
-        write(&after(1..=3), &path).unwrap();
+        write(&view_after(1..=3), &path).unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode, read(&path).unwrap().0.index), (0o600, 3));
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
@@ -515,9 +515,9 @@ mod tests {
 
     #[test]
     fn a_flipped_byte_anywhere_is_found() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let path = folder.0.join("x.ckpt");
-        write(&after(1..=3), &path).unwrap();
+        write(&view_after(1..=3), &path).unwrap();
         let good = fs::read(&path).unwrap();
         for at in 0..good.len() {
             let mut bytes = good.clone();
@@ -533,34 +533,34 @@ mod tests {
     fn any_later_moment_can_be_had_again() {
         let entries: Vec<LoggedEntry> = (4..=9).map(entry).collect();
         let check = |target, expected: u64, progress| {
-            let mut view = after(1..=5);
+            let mut view = view_after(1..=5);
             assert_eq!(replay(&mut view, 4, &entries, target), Ok(progress));
-            assert_eq!((view.index, hash(&view)), (expected, hash(&after(1..=expected))));
+            assert_eq!((view.index, hash(&view)), (expected, hash(&view_after(1..=expected))));
         };
-        check(Target::Index(7), 7, Progress::Reached);
-        check(Target::Index(5), 5, Progress::Reached);
-        check(Target::Time(Time(75)), 7, Progress::Reached);
-        check(Target::Time(Time(80)), 8, Progress::Reached);
-        check(Target::Index(12), 9, Progress::More);
-        check(Target::Time(Time(999)), 9, Progress::More);
-        let mut view = after(1..=5);
-        let beyond = replay(&mut view, 4, &entries, Target::Index(4));
-        assert_eq!(beyond, Err(ReplayError::Beyond { at: 5 }));
-        let missing = replay(&mut view, 7, &entries[3..], Target::Index(9));
+        check(ReplayTarget::Index(7), 7, ReplayProgress::TargetReached);
+        check(ReplayTarget::Index(5), 5, ReplayProgress::TargetReached);
+        check(ReplayTarget::Time(Time(75)), 7, ReplayProgress::TargetReached);
+        check(ReplayTarget::Time(Time(80)), 8, ReplayProgress::TargetReached);
+        check(ReplayTarget::Index(12), 9, ReplayProgress::NeedsMore);
+        check(ReplayTarget::Time(Time(999)), 9, ReplayProgress::NeedsMore);
+        let mut view = view_after(1..=5);
+        let beyond = replay(&mut view, 4, &entries, ReplayTarget::Index(4));
+        assert_eq!(beyond, Err(ReplayError::PastTarget { at: 5 }));
+        let missing = replay(&mut view, 7, &entries[3..], ReplayTarget::Index(9));
         assert_eq!(missing, Err(ReplayError::Missing { at: 5, first: 7 }));
     }
 
     #[tokio::test]
     async fn a_new_cell_starts_from_a_checkpoint_and_its_log_begins_after_it() {
-        let folder = Folder::new();
-        let me = || (7, Peer { name: "m1".into(), address: "127.0.0.1:1".into() });
-        let settings = || Settings { cell: [1; 16], ..Settings::default() };
-        let index = restore(after(1..=5), folder.disk(), me(), settings()).await.unwrap();
-        let again = restore(after(1..=5), folder.disk(), me(), settings()).await;
+        let folder = TempFolder::new();
+        let own = || (7, Peer { name: "m1".into(), address: "127.0.0.1:1".into() });
+        let settings = || StoreConfig { cell: [1; 16], ..StoreConfig::default() };
+        let index = restore(view_after(1..=5), folder.disk(), own(), settings()).await.unwrap();
+        let again = restore(view_after(1..=5), folder.disk(), own(), settings()).await;
         assert!(matches!(again, Err(CheckpointError::NotEmpty { .. })));
         // Whoever opens it gets the state first.
-        struct Probe(Arc<std::sync::Mutex<Option<View>>>);
-        impl Machine for Probe {
+        struct ProbeMachine(Arc<std::sync::Mutex<Option<View>>>);
+        impl StateMachine for ProbeMachine {
             fn apply(&mut self, _: u64, _: u64, _: &[u8]) -> Vec<u8> {
                 Vec::new()
             }
@@ -568,19 +568,19 @@ mod tests {
                 Box::new(Vec::new)
             }
             fn restore(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
-                let view = crate::replicated::unpack(bytes)?;
+                let view = crate::replicated_state::unpack(bytes)?;
                 assert!(view.index <= index);
                 *self.0.lock().unwrap() = Some(view);
                 Ok(())
             }
         }
         let seen = Arc::new(std::sync::Mutex::new(None));
-        let (disk, probe) = (folder.disk(), Probe(seen.clone()));
-        let replica = Replica::open(7, settings(), disk, Arc::new(Alone), probe).await.unwrap();
+        let (disk, probe) = (folder.disk(), ProbeMachine(seen.clone()));
+        let replica = Replica::open(7, settings(), disk, Arc::new(NoPeers), probe).await.unwrap();
         let view = seen.lock().unwrap().take().unwrap();
-        assert_eq!(Counts::of(&view.state).users, 5);
+        assert_eq!(StateCounts::of(&view.state).users, 5);
         assert_eq!(view.index, index);
-        assert!(view.era > 0, "agents of the cell before must take its orders");
+        assert!(view.log_epoch > 0, "agents of the cell before must take its orders");
         let gone = replica.read_entries(index, 1 << 20).await;
         assert!(gone.is_err(), "the log must not reach back before the state");
         replica.shutdown().await;

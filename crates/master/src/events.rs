@@ -9,9 +9,9 @@
 //! the names its rows had. Rejected: the name in every event, which for a job of a hundred thousand
 //! tasks is the same text a hundred thousand times.
 
-use crate::segments::{Keep, Segments};
+use crate::segments::{RetentionLimits, Segments};
 use cellwright_cell::event::{BlobChange, Event, JobChange, MachineChange};
-use cellwright_cell::event::{TaskChange, TokenChange, UserChange, What};
+use cellwright_cell::event::{EventKind, TaskChange, TokenChange, UserChange};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::state::State;
@@ -31,20 +31,20 @@ const READ_BYTES: usize = 4 << 20;
 
 /// One event, where it stands and what its row was called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happened {
+pub struct RecordedEvent {
     pub index: u64,
     pub position: u32,
     /// `user/job/index`, `user/job`, or the name of what it is about.
     pub object: String,
     /// What the reason's own row was called, where it names one.
-    pub other: Option<String>,
+    pub reason_object: Option<String>,
     pub event: Event,
 }
 
 /// A stretch of the feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Feed {
-    pub items: Vec<Happened>,
+pub struct RecordedEvents {
+    pub items: Vec<RecordedEvent>,
     /// Events between the cursor and the first of these are not here any more, or never were.
     pub gap: bool,
     /// Everything after this log index is here; nothing if the log is empty.
@@ -52,7 +52,7 @@ pub struct Feed {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Body {
+struct EventBody {
     events: Vec<Event>,
     names: Vec<(RowRef, String)>,
 }
@@ -63,16 +63,16 @@ pub struct EventLog {
     /// Log index up to which everything had been taken down and synced when this was opened.
     covered: u64,
     /// The log index that entries are applied after, until the first one is.
-    from: Mutex<Option<u64>>,
+    applies_after: Mutex<Option<u64>>,
 }
 
 impl EventLog {
     /// # Errors
     /// When the files cannot be read.
-    pub fn open(disk: Arc<dyn Disk>, keep: Keep) -> io::Result<EventLog> {
+    pub fn open(disk: Arc<dyn Disk>, keep: RetentionLimits) -> io::Result<EventLog> {
         let (segments, found) = Segments::open(disk, DIR, keep)?;
         let (covered, from) = (found.covered, Mutex::new(Some(0)));
-        Ok(EventLog { segments, names: Mutex::default(), covered, from })
+        Ok(EventLog { segments, names: Mutex::default(), covered, applies_after: from })
     }
 
     /// Takes down what an entry did; `state` is the one after it. An entry that is here already is
@@ -81,17 +81,17 @@ impl EventLog {
     /// # Errors
     /// When the disk refuses. The caller must not go on: the feed would have a hole.
     pub fn append(&self, index: u64, at: Time, events: &[Event], state: &State) -> io::Result<()> {
-        if let Some(from) = self.starts_from().take() {
+        if let Some(from) = self.lock_applies_after().take() {
             self.segments.rewind(from)?;
         }
         if events.is_empty() {
             return Ok(());
         }
-        let names = self.name_all(events, state);
+        let names = self.row_names(events, state);
         if index <= self.segments.last() {
             return Ok(());
         }
-        let body = Body { events: events.to_vec(), names };
+        let body = EventBody { events: events.to_vec(), names };
         let bytes = postcard::to_stdvec(&body).map_err(io::Error::other)?;
         self.segments.append(index, at, &bytes)?;
         Ok(())
@@ -102,9 +102,9 @@ impl EventLog {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn restored(&self, index: u64, state: &State) -> io::Result<()> {
-        *self.known() = all_names(state);
-        if let Some(from) = self.starts_from().as_mut() {
+    pub fn restore_names(&self, index: u64, state: &State) -> io::Result<()> {
+        *self.lock_names() = all_names(state);
+        if let Some(from) = self.lock_applies_after().as_mut() {
             *from = index;
         }
         if index <= self.covered { Ok(()) } else { self.segments.skip_to(index) }
@@ -112,7 +112,7 @@ impl EventLog {
 
     /// The last entry that was applied for sure when this was opened.
     #[must_use]
-    pub fn witnessed(&self) -> u64 {
+    pub fn durable_applied(&self) -> u64 {
         self.segments.last().max(self.covered)
     }
 
@@ -149,15 +149,15 @@ impl EventLog {
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
-    pub fn read_after(&self, index: u64, position: u32, most: usize) -> io::Result<Feed> {
+    pub fn read_after(&self, index: u64, position: u32, most: usize) -> io::Result<RecordedEvents> {
         let whole = position == u32::MAX;
         let from = index.saturating_add(u64::from(whole));
         let stretch = self.segments.read_from(from, READ_BYTES)?;
-        let mut feed = Feed { gap: stretch.gap, ..Feed::default() };
+        let mut feed = RecordedEvents { gap: stretch.has_gap, ..RecordedEvents::default() };
         feed.reaches_back_to = self.reaches_back_to();
         let seen = stretch.records.last().map(|record| record.number);
         for record in stretch.records {
-            let body: Body = postcard::from_bytes(&record.payload)
+            let body: EventBody = postcard::from_bytes(&record.payload)
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let names: BTreeMap<RowRef, String> = body.names.into_iter().collect();
             for (at, event) in body.events.into_iter().enumerate() {
@@ -168,10 +168,16 @@ impl EventLog {
                 if feed.items.len() >= most {
                     return Ok(feed);
                 }
-                let object = object_of(&event.what, &names);
-                let other = other(&event.reason).and_then(|row| names.get(&row).cloned());
+                let object = object_name(&event.what, &names);
+                let other = reason_row(&event.reason).and_then(|row| names.get(&row).cloned());
                 let index = record.number;
-                feed.items.push(Happened { index, position: at, object, other, event });
+                feed.items.push(RecordedEvent {
+                    index,
+                    position: at,
+                    object,
+                    reason_object: other,
+                    event,
+                });
             }
         }
         match seen {
@@ -186,7 +192,7 @@ impl EventLog {
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
-    pub fn placed_on(&self, task: TaskId, attempt: u32) -> io::Result<Option<MachineId>> {
+    pub fn machine_of_attempt(&self, task: TaskId, attempt: u32) -> io::Result<Option<MachineId>> {
         let (mut found, mut from) = (None, 0);
         loop {
             let stretch = self.segments.read_from(from, READ_BYTES)?;
@@ -194,13 +200,13 @@ impl EventLog {
                 return Ok(found);
             };
             for record in stretch.records {
-                let body: Body = postcard::from_bytes(&record.payload)
+                let body: EventBody = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 for event in body.events {
-                    if let What::Task { task: of, attempt: nth, change, .. } = event.what
+                    if let EventKind::Task { task: of, attempt: nth, change, .. } = event.what
                         && (of, nth) == (task, attempt)
                     {
-                        found = placed(&change).or(found);
+                        found = placed_machine(&change).or(found);
                     }
                 }
             }
@@ -214,14 +220,19 @@ impl EventLog {
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
-    pub fn lately(&self, job: JobId, index: u32, most: usize) -> io::Result<(Vec<Event>, u64)> {
-        const STRIDES: [u64; 4] = [256, 2048, 16_384, 131_072];
-        const MOST_BYTES: usize = 16 << 20;
+    pub fn recent_task_events(
+        &self,
+        job: JobId,
+        index: u32,
+        most: usize,
+    ) -> io::Result<(Vec<Event>, u64)> {
+        const LOOKBACK_STEPS: [u64; 4] = [256, 2048, 16_384, 131_072];
+        const MAX_BYTES: usize = 16 << 20;
         let (last, oldest) = (self.last(), self.reaches_back_to().unwrap_or_default());
         let mut found = (Vec::new(), last);
-        for stride in STRIDES {
+        for stride in LOOKBACK_STEPS {
             let from = last.saturating_sub(stride).max(oldest);
-            let Some(events) = self.of_task(from, job, index, MOST_BYTES)? else { break };
+            let Some(events) = self.task_events_after(from, job, index, MAX_BYTES)? else { break };
             let enough = events.len() >= most || from <= oldest;
             found = (events, from);
             if enough {
@@ -233,8 +244,8 @@ impl EventLog {
         Ok(found)
     }
 
-    /// Events of one task after log index `from`; nothing when that is more than `most_bytes`.
-    fn of_task(
+    /// Events of one task after log index `applies_after`; nothing when that is more than `most_bytes`.
+    fn task_events_after(
         &self,
         from: u64,
         job: JobId,
@@ -242,8 +253,8 @@ impl EventLog {
         most_bytes: usize,
     ) -> io::Result<Option<Vec<Event>>> {
         let mut found = Vec::new();
-        let seen = self.each_of(from + 1..=u64::MAX, most_bytes, |event| {
-            if matches!(&event.what, What::Task { job: of, index: nth, change, .. }
+        let seen = self.for_each_event(from + 1..=u64::MAX, most_bytes, |event| {
+            if matches!(&event.what, EventKind::Task { job: of, index: nth, change, .. }
                 if (*of, *nth) == (job, index) && *change != TaskChange::ReservationChanged)
             {
                 found.push(event);
@@ -253,7 +264,7 @@ impl EventLog {
     }
 
     /// How many tasks that `counts` says yes to, by job and index, found a place after `since`,
-    /// and from when on that was looked at. Looks back as [`EventLog::lately`] does, until `enough`
+    /// and from when on that was looked at. Looks back as [`EventLog::recent_task_events`] does, until `enough`
     /// were found; no event is read twice.
     ///
     /// A task is counted once, however often it was placed. Rejected: only first attempts, because
@@ -261,23 +272,23 @@ impl EventLog {
     ///
     /// # Errors
     /// When a file cannot be read or is damaged.
-    pub fn placed_lately(
+    pub fn recent_placements(
         &self,
         since: Time,
         enough: u32,
         counts: impl Fn(JobId, u32) -> bool,
     ) -> io::Result<(u32, Time)> {
-        const STRIDES: [u64; 3] = [256, 2048, 16_384];
-        const MOST_BYTES: usize = 8 << 20;
+        const LOOKBACK_STEPS: [u64; 3] = [256, 2048, 16_384];
+        const MAX_BYTES: usize = 8 << 20;
         let (last, oldest) = (self.last(), self.reaches_back_to().unwrap_or_default());
         let mut found = (0, Time::NEVER);
         let (mut placed, mut first) = (BTreeSet::new(), Time::NEVER);
-        let (mut to, mut bytes) = (last, MOST_BYTES);
-        for stride in STRIDES {
+        let (mut to, mut bytes) = (last, MAX_BYTES);
+        for stride in LOOKBACK_STEPS {
             let from = last.saturating_sub(stride).max(oldest);
-            let seen = self.each_of(from + 1..=to, bytes, |event| {
+            let seen = self.for_each_event(from + 1..=to, bytes, |event| {
                 first = first.min(event.at);
-                if let What::Task { job, index, change, .. } = event.what
+                if let EventKind::Task { job, index, change, .. } = event.what
                     && matches!(change, TaskChange::Scheduled { .. })
                     && event.at > since
                     && counts(job, index)
@@ -299,7 +310,7 @@ impl EventLog {
 
     /// Hands on every event of these entries and says how many bytes that were; nothing, and not
     /// all handed on, when it is more than `most_bytes`.
-    fn each_of(
+    fn for_each_event(
         &self,
         entries: RangeInclusive<u64>,
         most_bytes: usize,
@@ -317,7 +328,7 @@ impl EventLog {
                 if bytes > most_bytes {
                     return Ok(None);
                 }
-                let body: Body = postcard::from_bytes(&record.payload)
+                let body: EventBody = postcard::from_bytes(&record.payload)
                     .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
                 body.events.into_iter().for_each(&mut take);
             }
@@ -328,16 +339,16 @@ impl EventLog {
 
     /// The names of all rows that the events are about. A row that is gone by now is remembered
     /// from before, and then forgotten.
-    fn name_all(&self, events: &[Event], state: &State) -> Vec<(RowRef, String)> {
-        let mut known = self.known();
+    fn row_names(&self, events: &[Event], state: &State) -> Vec<(RowRef, String)> {
+        let mut known = self.lock_names();
         let mut found = BTreeMap::new();
         for event in events {
-            let rows = mentioned(&event.what).into_iter().chain([other(&event.reason)]);
+            let rows = referenced_rows(&event.what).into_iter().chain([reason_row(&event.reason)]);
             for object in rows.flatten() {
                 if found.contains_key(&object) {
                     continue;
                 }
-                let name = match name_in(state, object) {
+                let name = match row_name(state, object) {
                     // A task's name is made of its job's, which is remembered.
                     Some(name) if object.table == TableName::Tasks => name,
                     Some(name) => {
@@ -352,9 +363,9 @@ impl EventLog {
                 found.insert(object, name);
             }
         }
-        for event in events.iter().filter(|event| is_end(&event.what)) {
-            for object in mentioned(&event.what).into_iter().flatten() {
-                if name_in(state, object).is_none() {
+        for event in events.iter().filter(|event| removes_row(&event.what)) {
+            for object in referenced_rows(&event.what).into_iter().flatten() {
+                if row_name(state, object).is_none() {
                     known.remove(&object);
                 }
             }
@@ -362,33 +373,35 @@ impl EventLog {
         found.into_iter().collect()
     }
 
-    fn starts_from(&self) -> MutexGuard<'_, Option<u64>> {
-        self.from.lock().unwrap_or_else(|_| std::process::abort())
+    fn lock_applies_after(&self) -> MutexGuard<'_, Option<u64>> {
+        self.applies_after.lock().unwrap_or_else(|_| std::process::abort())
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<RowRef, String>> {
+    fn lock_names(&self) -> MutexGuard<'_, BTreeMap<RowRef, String>> {
         lock(&self.names)
     }
 }
 
 /// Rows whose names a reader needs: what the event is about, and the other one it mentions.
-fn mentioned(what: &What) -> [Option<RowRef>; 2] {
+fn referenced_rows(what: &EventKind) -> [Option<RowRef>; 2] {
     match what {
-        What::Component(event) => {
+        EventKind::Component(event) => {
             let event = event.as_component();
-            [Some(event.row()), event.mentions()]
+            [Some(event.row()), event.related_row()]
         }
-        What::Task { job, .. } | What::Job { job, .. } => [Some((*job).into()), None],
-        What::Machine { machine, .. } => [Some((*machine).into()), None],
-        What::User { user, .. } => [Some((*user).into()), None],
-        What::Token { token, .. } => [Some((*token).into()), None],
-        What::Blob { blob, .. } => [Some((*blob).into()), None],
-        What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => [None, None],
+        EventKind::Task { job, .. } | EventKind::Job { job, .. } => [Some((*job).into()), None],
+        EventKind::Machine { machine, .. } => [Some((*machine).into()), None],
+        EventKind::User { user, .. } => [Some((*user).into()), None],
+        EventKind::Token { token, .. } => [Some((*token).into()), None],
+        EventKind::Blob { blob, .. } => [Some((*blob).into()), None],
+        EventKind::JobRejected { .. }
+        | EventKind::LevelRaised { .. }
+        | EventKind::BoundsChanged => [None, None],
     }
 }
 
 /// The row that a reason names.
-fn other(reason: &Reason) -> Option<RowRef> {
+fn reason_row(reason: &Reason) -> Option<RowRef> {
     match reason {
         Reason::Preempted { by } => Some((*by).into()),
         Reason::NeededFailed { job } => Some((*job).into()),
@@ -397,22 +410,22 @@ fn other(reason: &Reason) -> Option<RowRef> {
 }
 
 /// Whether the row is gone after this.
-fn is_end(what: &What) -> bool {
+fn removes_row(what: &EventKind) -> bool {
     match what {
-        What::Job { change, .. } => matches!(change, JobChange::Purged),
-        What::Machine { change, .. } => matches!(change, MachineChange::Removed),
-        What::User { change, .. } => matches!(change, UserChange::Removed),
-        What::Component(event) => event.as_component().is_end(),
-        What::Token { change, .. } => {
+        EventKind::Job { change, .. } => matches!(change, JobChange::Purged),
+        EventKind::Machine { change, .. } => matches!(change, MachineChange::Removed),
+        EventKind::User { change, .. } => matches!(change, UserChange::Removed),
+        EventKind::Component(event) => event.as_component().removes_row(),
+        EventKind::Token { change, .. } => {
             matches!(change, TokenChange::Revoked | TokenChange::Expired)
         }
-        What::Blob { change, .. } => matches!(change, BlobChange::Removed),
-        What::Task { .. } | What::JobRejected { .. } => false,
-        What::LevelRaised { .. } | What::BoundsChanged => false,
+        EventKind::Blob { change, .. } => matches!(change, BlobChange::Removed),
+        EventKind::Task { .. } | EventKind::JobRejected { .. } => false,
+        EventKind::LevelRaised { .. } | EventKind::BoundsChanged => false,
     }
 }
 
-fn name_in(state: &State, row: RowRef) -> Option<String> {
+fn row_name(state: &State, row: RowRef) -> Option<String> {
     match row.table {
         TableName::Tasks => Some(state.task_name(TaskId(row.slot))),
         _ => state.row_name(row),
@@ -423,24 +436,24 @@ fn name_in(state: &State, row: RowRef) -> Option<String> {
 fn all_names(state: &State) -> BTreeMap<RowRef, String> {
     let tables = TableName::ALL.into_iter().filter(|table| *table != TableName::Tasks);
     let rows = tables.flat_map(|table| state.rows_of(table));
-    rows.filter_map(|row| Some((row, name_in(state, row)?))).collect()
+    rows.filter_map(|row| Some((row, row_name(state, row)?))).collect()
 }
 
-fn object_of(what: &What, names: &BTreeMap<RowRef, String>) -> String {
+fn object_name(what: &EventKind, names: &BTreeMap<RowRef, String>) -> String {
     let name = |object: RowRef| match names.get(&object) {
         Some(name) => name.clone(),
         None => object.to_string(),
     };
     match what {
-        What::Task { job, index, .. } => format!("{}/{index}", name((*job).into())),
-        What::JobRejected { user, job, .. } => format!("{user}/{job}"),
-        What::LevelRaised { .. } | What::BoundsChanged => "cell".to_owned(),
-        other => mentioned(other)[0].map(name).unwrap_or_default(),
+        EventKind::Task { job, index, .. } => format!("{}/{index}", name((*job).into())),
+        EventKind::JobRejected { user, job, .. } => format!("{user}/{job}"),
+        EventKind::LevelRaised { .. } | EventKind::BoundsChanged => "cell".to_owned(),
+        other => referenced_rows(other)[0].map(name).unwrap_or_default(),
     }
 }
 
 /// Where a change puts an attempt, if it does.
-fn placed(change: &TaskChange) -> Option<MachineId> {
+fn placed_machine(change: &TaskChange) -> Option<MachineId> {
     match change {
         TaskChange::Scheduled { machine } | TaskChange::Restarted { machine } => Some(*machine),
         _ => None,
@@ -450,13 +463,13 @@ fn placed(change: &TaskChange) -> Option<MachineId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TempFolder;
     use cellwright_cell::command::{Command, Entry, Request};
     use cellwright_cell::name::Name;
     use cellwright_cell::time::Span;
 
-    const KEEP: Keep =
-        Keep { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
+    const KEEP: RetentionLimits =
+        RetentionLimits { segment_bytes: 300, total_bytes: 1 << 20, age: Span::seconds(1_000_000) };
 
     fn name(text: &str) -> Name {
         Name::new(text).unwrap()
@@ -464,7 +477,7 @@ mod tests {
 
     /// Applies the commands as one entry and takes its events down.
     fn step(log: &EventLog, state: &mut State, index: u64, commands: Vec<Command>) -> Vec<Event> {
-        let request = |command| Request::sent(command, state);
+        let request = |command| Request::from_default_sender(command, state);
         let requests = commands.into_iter().map(request).collect();
         let at = Time(index * 10);
         let mut events = Vec::new();
@@ -478,7 +491,12 @@ mod tests {
         Command::AddUser { name: name(user) }
     }
 
-    fn places(log: &EventLog, index: u64, position: u32, most: usize) -> Vec<(u64, u32, String)> {
+    fn event_positions(
+        log: &EventLog,
+        index: u64,
+        position: u32,
+        most: usize,
+    ) -> Vec<(u64, u32, String)> {
         let feed = log.read_after(index, position, most).unwrap();
         assert!(!feed.gap);
         feed.items.into_iter().map(|item| (item.index, item.position, item.object)).collect()
@@ -486,7 +504,7 @@ mod tests {
 
     #[test]
     fn a_reader_goes_on_in_the_middle_of_an_entry() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann"), add("bob"), add("cid")]);
@@ -494,16 +512,16 @@ mod tests {
         step(&log, &mut state, 4, vec![add("dee")]);
         let at = |index, position, object: &str| (index, position, object.to_owned());
         let all = [at(1, 0, "ann"), at(1, 1, "bob"), at(1, 2, "cid"), at(4, 0, "dee")];
-        assert_eq!(places(&log, 0, u32::MAX, 10), all);
-        assert_eq!(places(&log, 1, 0, 2), all[1..3]);
-        assert_eq!(places(&log, 1, 2, 10), all[3..]);
-        assert_eq!(places(&log, 1, u32::MAX, 10), all[3..]);
-        assert_eq!(places(&log, 4, 0, 10), []);
+        assert_eq!(event_positions(&log, 0, u32::MAX, 10), all);
+        assert_eq!(event_positions(&log, 1, 0, 2), all[1..3]);
+        assert_eq!(event_positions(&log, 1, 2, 10), all[3..]);
+        assert_eq!(event_positions(&log, 1, u32::MAX, 10), all[3..]);
+        assert_eq!(event_positions(&log, 4, 0, 10), []);
     }
 
     #[test]
     fn entries_applied_again_after_a_restart_are_not_taken_down_twice() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann")]);
@@ -512,23 +530,24 @@ mod tests {
         drop(log);
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
-        log.restored(0, &state).unwrap();
+        log.restore_names(0, &state).unwrap();
         step(&log, &mut state, 1, vec![add("ann")]);
         step(&log, &mut state, 2, vec![add("bob")]);
         step(&log, &mut state, 3, vec![add("cid")]);
-        let objects: Vec<_> = places(&log, 0, u32::MAX, 10).into_iter().map(|p| p.2).collect();
+        let objects: Vec<_> =
+            event_positions(&log, 0, u32::MAX, 10).into_iter().map(|p| p.2).collect();
         assert_eq!(objects, ["ann", "bob", "cid"]);
     }
 
     #[test]
     fn a_removed_row_keeps_its_name_in_the_feed() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann"), add("bob")]);
         drop(log);
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
-        log.restored(1, &state).unwrap();
+        log.restore_names(1, &state).unwrap();
         let gone = Command::RemoveUser { name: name("ann"), expect: None };
         let events = step(&log, &mut state, 2, vec![gone]);
         let feed = log.read_after(1, u32::MAX, 10).unwrap();
@@ -539,11 +558,11 @@ mod tests {
 
     #[test]
     fn a_snapshot_of_another_replica_leaves_a_gap() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann")]);
-        log.restored(9, &state).unwrap();
+        log.restore_names(9, &state).unwrap();
         step(&log, &mut state, 10, vec![add("bob")]);
         let before = log.read_after(0, u32::MAX, 10).unwrap();
         assert_eq!((before.items.len(), before.gap), (1, false));
@@ -556,8 +575,8 @@ mod tests {
 
     #[test]
     fn old_events_go_and_the_log_says_so() {
-        let folder = Folder::new();
-        let keep = Keep { total_bytes: 600, ..KEEP };
+        let folder = TempFolder::new();
+        let keep = RetentionLimits { total_bytes: 600, ..KEEP };
         let log = EventLog::open(folder.disk(), keep).unwrap();
         let mut state = State::default();
         for index in 1..=40 {
@@ -585,10 +604,10 @@ mod tests {
         step(log, state, 1, vec![add("ann"), Command::AddMachine(machine)]);
         let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
         step(log, state, 2, vec![up, web(count)]);
-        (0..count).for_each(|task| place(log, state, 3 + u64::from(task), TaskId(task)));
+        (0..count).for_each(|task| place_task(log, state, 3 + u64::from(task), TaskId(task)));
     }
 
-    fn place(log: &EventLog, state: &mut State, index: u64, task: TaskId) {
+    fn place_task(log: &EventLog, state: &mut State, index: u64, task: TaskId) {
         use cellwright_cell::plan::{Assignment, Group, Plan};
         let assignment = Assignment {
             task,
@@ -605,21 +624,21 @@ mod tests {
 
     #[test]
     fn places_are_counted_from_a_moment_on() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
-        assert_eq!(log.placed_lately(Time(0), 1, |_, _| true).unwrap().0, 0);
+        assert_eq!(log.recent_placements(Time(0), 1, |_, _| true).unwrap().0, 0);
         placed_web(&log, &mut state, 3);
-        let found = |since| log.placed_lately(Time(since), 9, |_, _| true).unwrap();
+        let found = |since| log.recent_placements(Time(since), 9, |_, _| true).unwrap();
         assert_eq!(found(0), (3, Time(10)));
         assert_eq!(found(30), (2, Time(30)));
         assert_eq!(found(50), (0, Time(50)));
-        assert_eq!(log.placed_lately(Time(0), 9, |_, index| index == 1).unwrap().0, 1);
+        assert_eq!(log.recent_placements(Time(0), 9, |_, index| index == 1).unwrap().0, 1);
     }
 
     #[test]
     fn places_are_counted_in_a_cell_that_has_purged_a_job() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let log = EventLog::open(folder.disk(), KEEP).unwrap();
         let mut state = State::default();
         step(&log, &mut state, 1, vec![add("ann"), web(1)]);
@@ -635,23 +654,24 @@ mod tests {
         let rows: Vec<TaskId> = state.tasks().iter().map(|(id, _)| id).collect();
         assert!(state.tasks().iter().all(|(_, row)| row.attempt > 0), "the row goes on");
         for (index, task) in (5..).zip(rows) {
-            place(&log, &mut state, index, task);
+            place_task(&log, &mut state, index, task);
         }
-        assert_eq!(log.placed_lately(Time(0), 9, |_, _| true).unwrap().0, 2);
+        assert_eq!(log.recent_placements(Time(0), 9, |_, _| true).unwrap().0, 2);
     }
 
     #[test]
     fn places_far_back_are_counted_once_each() {
-        let folder = Folder::new();
-        let log = EventLog::open(folder.disk(), Keep { segment_bytes: 1 << 20, ..KEEP }).unwrap();
+        let folder = TempFolder::new();
+        let log = EventLog::open(folder.disk(), RetentionLimits { segment_bytes: 1 << 20, ..KEEP })
+            .unwrap();
         let mut state = State::default();
         placed_web(&log, &mut state, 3);
         for index in 10..400 {
             step(&log, &mut state, index, vec![add(&format!("u{index}"))]);
         }
-        let found = log.placed_lately(Time(0), 9, |_, _| true).unwrap();
+        let found = log.recent_placements(Time(0), 9, |_, _| true).unwrap();
         assert_eq!(found, (3, Time(10)), "in the second stride");
-        let last = |bytes| log.each_of(396..=398, bytes, |_| {}).unwrap();
+        let last = |bytes| log.for_each_event(396..=398, bytes, |_| {}).unwrap();
         let whole = last(1 << 20).unwrap();
         assert_eq!(last(whole), Some(whole));
         assert_eq!(last(whole - 1), None);

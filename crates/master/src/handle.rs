@@ -1,26 +1,26 @@
 //! What the rest of the program may ask of a master: HTTP handlers, the supervisor of the
 //! scheduler, tests and the simulator all go through here.
 
-use crate::links::{LinkError, LinkShard, Standing, UsageSink};
-use crate::main_loop::{Message, lost, unavailable};
-use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, refusal};
-use crate::refused::{RefusedBook, RefusedPoll};
-use crate::replicated::{After, Replicated, View};
-use crate::usage::Usage;
+use crate::links::{ClusterView, LinkError, LinkShard, UsageSink};
+use crate::main_loop::{Message, lost_error, unavailable_error};
+use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers, epoch_rejection};
+use crate::rejected_polls::{RejectedPoll, RejectedPolls};
+use crate::replicated_state::{LogTail, ReplicatedState, View};
+use crate::usage::UsageSnapshot;
 use cellwright_api::internal::{
-    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkForward, LogAnswer, LogRecord,
+    AgentOrders, AgentReport, LeaseAnswer, LeaseRequest, LinkShardReport, LogAnswer, LogRecord,
     PassStatistics, Proposal, ProposalAnswer,
 };
-use cellwright_api::masters::Masters;
+use cellwright_api::masters::MasterList;
 use cellwright_cell::command::{Command, Request, RequestId, Verdict};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_control::dating::Skews;
 use cellwright_control::input::{Alarm, Committed, Origin, Unavailable};
-use cellwright_control::lease::LaneName;
-use cellwright_history::Mark;
-use cellwright_store::{NodeId, Replica, Sender, Status};
-use cellwright_supervise::{Supervisor, lock, plant};
+use cellwright_control::lease::SchedulerShardName;
+use cellwright_control::log_time::ClockSkews;
+use cellwright_history::UsageCursor;
+use cellwright_store::{NodeId, Replica, SenderIdentity, Status};
+use cellwright_supervise::{Supervisor, failpoint, lock};
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,10 +30,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// Bytes of log handed to a follower in one answer.
-const FOLLOW_BYTES: usize = 4 << 20;
+const MAX_LOG_ANSWER_BYTES: usize = 4 << 20;
 
 /// A leader that has heard from a quorum within this time cannot have been replaced long ago.
-const QUORUM_FRESH: Duration = Duration::from_millis(1000);
+const MAX_QUORUM_AGE: Duration = Duration::from_millis(1000);
 
 /// Who asks, as the listener has established: whoever acts, should it be a change.
 pub use cellwright_cell::command::Actor as Caller;
@@ -51,40 +51,41 @@ fn origin(caller: &Caller) -> Origin {
 
 /// A verdict and where in the log it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct CommittedVerdict {
     pub index: u64,
     pub term: u64,
     pub verdict: Verdict,
 }
 
 #[derive(Clone)]
-pub struct Handle(pub(crate) Arc<Parts>);
+pub struct MasterHandle(pub(crate) Arc<MasterParts>);
 
-pub(crate) struct Parts {
+pub(crate) struct MasterParts {
     pub replica: Arc<Replica>,
-    pub replicated: Arc<Replicated>,
+    pub replicated: Arc<ReplicatedState>,
     pub links: Arc<LinkShard>,
     pub peers: Arc<dyn Peers>,
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Receiver<Vec<Alarm>>,
     pub passes: watch::Receiver<BTreeMap<String, PassStatistics>>,
-    pub skews: watch::Receiver<Skews>,
+    pub skews: watch::Receiver<ClockSkews>,
     pub controllers: watch::Receiver<BTreeMap<&'static str, u64>>,
     /// Who tells other replicas what was used.
-    pub past: OnceLock<UsageTeller>,
+    pub usage_history: OnceLock<UsageHistorySource>,
     /// Watches over what this replica cannot live without.
     pub supervisor: Supervisor,
-    pub refused: RefusedBook,
+    pub rejected_polls: RejectedPolls,
     /// Since when no leader is known.
-    pub leaderless: Mutex<Option<Instant>>,
+    pub leaderless_since: Mutex<Option<Instant>>,
     /// Whether it has applied all there was since it has had a leader.
-    pub caught_up: AtomicBool,
+    pub has_caught_up: AtomicBool,
 }
 
 /// Tells what was used after a mark, as far as agents said so to this replica.
-pub type UsageTeller = Box<dyn Fn(Mark) -> BoxFuture<'static, PastUsage> + Send + Sync>;
+pub type UsageHistorySource =
+    Box<dyn Fn(UsageCursor) -> BoxFuture<'static, PastUsage> + Send + Sync>;
 
-impl Handle {
+impl MasterHandle {
     /// Watches over what this replica cannot live without.
     #[must_use]
     pub fn supervisor(&self) -> &Supervisor {
@@ -92,13 +93,13 @@ impl Handle {
     }
 
     /// Has other replicas told what was used. The first one stays.
-    pub fn tell_past_usage(&self, teller: UsageTeller) {
-        drop(self.0.past.set(teller));
+    pub fn set_usage_history_source(&self, source: UsageHistorySource) {
+        drop(self.0.usage_history.set(source));
     }
 
     /// Has what agents say of usage told to somebody beside the estimates.
-    pub fn tell_usage(&self, sink: UsageSink) {
-        self.0.links.tell_usage(sink);
+    pub fn set_usage_sink(&self, sink: UsageSink) {
+        self.0.links.set_usage_sink(sink);
     }
 
     /// # Errors
@@ -108,11 +109,15 @@ impl Handle {
         caller: &Caller,
         id: Option<RequestId>,
         command: Command,
-    ) -> Result<Answer, Unavailable> {
+    ) -> Result<CommittedVerdict, Unavailable> {
         let done = self.submit_many(caller, vec![(id, command)]).await?;
         let verdict = done.verdicts.into_iter().next();
         let missing = || Unavailable::Unknown { why: "the entry carried no verdict".into() };
-        Ok(Answer { index: done.index, term: done.term, verdict: verdict.ok_or_else(missing)? })
+        Ok(CommittedVerdict {
+            index: done.index,
+            term: done.term,
+            verdict: verdict.ok_or_else(missing)?,
+        })
     }
 
     /// All in one entry, each with its own verdict.
@@ -140,7 +145,7 @@ impl Handle {
         let (answer, answered) = oneshot::channel();
         let message = Message::Requests { origin, bytes, requests, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
-        answered.await.unwrap_or_else(|_| Err(lost()))
+        answered.await.unwrap_or_else(|_| Err(lost_error()))
     }
 
     /// Commands of a scheduler or another trusted part.
@@ -158,7 +163,7 @@ impl Handle {
 
     /// This replica, for what it says itself.
     #[must_use]
-    pub fn own(&self) -> Caller {
+    pub fn own_caller(&self) -> Caller {
         let status = self.status();
         let member = status.members.get(&status.id).map(|member| member.peer.name.as_str());
         let named = member.and_then(|name| Name::new(name).ok());
@@ -182,19 +187,19 @@ impl Handle {
     ///
     /// # Errors
     /// When this replica cannot be sure to lead.
-    pub async fn read_now(&self) -> Result<View, Unavailable> {
-        self.0.replica.read_barrier().await.map_err(unavailable)?;
+    pub async fn read_linearizable(&self) -> Result<View, Unavailable> {
+        self.0.replica.read_barrier().await.map_err(unavailable_error)?;
         Ok(self.0.replicated.view())
     }
 
     /// Applied index, as it moves.
     #[must_use]
-    pub fn changed(&self) -> watch::Receiver<u64> {
+    pub fn watch_applied(&self) -> watch::Receiver<u64> {
         self.0.replicated.applied()
     }
 
     #[must_use]
-    pub fn replicated(&self) -> &Arc<Replicated> {
+    pub fn replicated(&self) -> &Arc<ReplicatedState> {
         &self.0.replicated
     }
 
@@ -214,7 +219,7 @@ impl Handle {
     pub fn is_removed(&self) -> bool {
         let status = self.status();
         let is_left_out = !status.members.is_empty() && !status.members.contains_key(&status.id);
-        let by = self.0.peers.sent_away_by();
+        let by = self.0.peers.removed_by();
         // One that lags behind may not know yet that this replica joined again, so the leader's
         // word counts, and that of others where there is none.
         is_left_out || status.leader.map_or(!by.is_empty(), |leader| by.contains(&leader))
@@ -222,7 +227,7 @@ impl Handle {
 
     /// The masters of the cell, as this replica knows for sure.
     #[must_use]
-    pub fn masters(&self) -> Option<Masters> {
+    pub fn masters(&self) -> Option<MasterList> {
         self.0.links.masters()
     }
 
@@ -231,17 +236,17 @@ impl Handle {
     /// or token that came since.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        let has_caught_up = self.0.caught_up.load(Ordering::Relaxed);
+        let has_caught_up = self.0.has_caught_up.load(Ordering::Relaxed);
         has_caught_up && self.leaderless_for().is_none() && !self.is_removed()
     }
 
     /// Once it has applied all that its log holds, under whatever leader it has.
-    fn note_progress(&self, status: &Status) {
+    fn note_catch_up(&self, status: &Status) {
         let votes = status.members.get(&status.id).is_some_and(|member| member.voter);
         if !votes || status.leader.is_none() {
-            self.0.caught_up.store(false, Ordering::Relaxed);
+            self.0.has_caught_up.store(false, Ordering::Relaxed);
         } else if status.applied == status.last_log {
-            self.0.caught_up.store(true, Ordering::Relaxed);
+            self.0.has_caught_up.store(true, Ordering::Relaxed);
         }
     }
 
@@ -252,23 +257,27 @@ impl Handle {
         let status = self.status();
         let voters = status.members.values().filter(|member| member.voter).count();
         if status.role == cellwright_store::Role::Leader && voters > 1 {
-            return self.0.replica.quorum_silent().filter(|silent| *silent >= QUORUM_FRESH);
+            return self
+                .0
+                .replica
+                .since_quorum_contact()
+                .filter(|silence| *silence >= MAX_QUORUM_AGE);
         }
-        lock(&self.0.leaderless).map(|since| since.elapsed())
+        lock(&self.0.leaderless_since).map(|since| since.elapsed())
     }
 
     /// Which essential part of this replica has ended, if one has: it is of no use any more.
     #[must_use]
-    pub fn fallen(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         let stopped = || {
             let is_over = self.status().role == cellwright_store::Role::Stopped;
             is_over.then_some("consensus has stopped")
         };
-        self.0.supervisor.fallen().or_else(stopped).map(str::to_owned)
+        self.0.supervisor.failure().or_else(stopped).map(str::to_owned)
     }
 
     fn note_leader(&self, is_led: bool) {
-        let mut leaderless = lock(&self.0.leaderless);
+        let mut leaderless = lock(&self.0.leaderless_since);
         match is_led {
             true => *leaderless = None,
             false => {
@@ -290,7 +299,7 @@ impl Handle {
 
     /// How far clocks are apart; only the leader knows.
     #[must_use]
-    pub fn skews(&self) -> Skews {
+    pub fn skews(&self) -> ClockSkews {
         self.0.skews.borrow().clone()
     }
 
@@ -315,7 +324,7 @@ impl Handle {
     }
 
     /// What tasks use, as far as agents have said so lately, to this replica or to the others.
-    pub async fn usage(&self) -> Usage {
+    pub async fn usage(&self) -> UsageSnapshot {
         let links = &self.0.links;
         links.usage.refresh(&self.0.peers, links.others()).await;
         links.usage.read()
@@ -323,74 +332,76 @@ impl Handle {
 
     /// Agents of this replica's share whose polls it refuses.
     #[must_use]
-    pub fn refused_here(&self) -> &RefusedBook {
-        &self.0.refused
+    pub fn local_rejected_polls(&self) -> &RejectedPolls {
+        &self.0.rejected_polls
     }
 
     /// Agents whose polls are refused, by this replica or another.
-    pub async fn refused_polls(&self) -> BTreeMap<Name, RefusedPoll> {
-        self.0.refused.all(&self.0.peers, self.0.links.others()).await
+    pub async fn rejected_polls(&self) -> BTreeMap<Name, RejectedPoll> {
+        self.0.rejected_polls.all(&self.0.peers, self.0.links.others()).await
     }
 
     /// A call of another replica; `name`: what it has proved to be called, where proof is asked
     /// for.
-    pub async fn answer_peer(&self, name: Option<&str>, call: PeerCall) -> PeerAnswer {
+    pub async fn handle_peer_call(&self, name: Option<&str>, call: PeerCall) -> PeerAnswer {
         match call {
-            PeerCall::Raft { era, from, call } => {
-                let (mine, index) = self.0.replicated.with(|view| (view.era, view.index));
-                if let Some(why) = refusal(mine, index, era) {
-                    return PeerAnswer::Foreign(why);
+            PeerCall::Raft { log_epoch: era, from, call } => {
+                let (mine, index) = self.0.replicated.with(|view| (view.log_epoch, view.index));
+                if let Some(why) = epoch_rejection(mine, index, era) {
+                    return PeerAnswer::WrongLog(why);
                 }
-                let sender = Sender { id: from, name: name.map(str::to_owned) };
+                let sender = SenderIdentity { id: from, name: name.map(str::to_owned) };
                 PeerAnswer::Raft(self.0.replica.handle(&sender, call).await)
             }
-            PeerCall::Usage => PeerAnswer::Usage(self.0.links.usage.own()),
-            PeerCall::PastUsage(mark) => PeerAnswer::PastUsage(match self.0.past.get() {
-                Some(tell) => tell(mark).await,
+            PeerCall::Usage => PeerAnswer::Usage(self.0.links.usage.local_usage()),
+            PeerCall::PastUsage(mark) => PeerAnswer::PastUsage(match self.0.usage_history.get() {
+                Some(source) => source(mark).await,
                 None => PastUsage::default(),
             }),
             PeerCall::Records { log, after, until } => {
-                let told = crate::mend::tell(&self.0.replicated, log, after, until).await;
-                PeerAnswer::Records(told.unwrap_or_default())
+                let records =
+                    crate::record_repair::records_between(&self.0.replicated, log, after, until)
+                        .await;
+                PeerAnswer::Records(records.unwrap_or_default())
             }
-            PeerCall::RefusedPolls => PeerAnswer::RefusedPolls(self.0.refused.own()),
+            PeerCall::RejectedPolls => PeerAnswer::RejectedPolls(self.0.rejected_polls.local()),
             // Nobody reports for another's agents.
             PeerCall::Forward(forward) => {
-                let is_own = name.is_none_or(|name| self.is_called(forward.shard, name));
-                PeerAnswer::Forwarded(is_own && self.take_forward(forward))
+                let is_own = name.is_none_or(|name| self.has_name(forward.shard, name));
+                PeerAnswer::Forwarded(is_own && self.accept_forward(forward))
             }
         }
     }
 
-    fn is_called(&self, id: NodeId, name: &str) -> bool {
+    fn has_name(&self, id: NodeId, name: &str) -> bool {
         self.status().members.get(&id).is_some_and(|member| member.peer.name == name)
     }
 
     /// Hands a forward to the core, if this replica leads for sure: leases of `at_most_one` tasks
     /// are renewed by it, and a leader without a quorum may have been replaced.
-    pub(crate) fn take_forward(&self, forward: LinkForward) -> bool {
+    pub(crate) fn accept_forward(&self, forward: LinkShardReport) -> bool {
         let status = self.status();
         let voters = status.members.values().filter(|member| member.voter).count();
         // Not what the status says: that is as old as the last turn of consensus, which a disk that
         // hangs may have stopped.
-        let silent = self.0.replica.quorum_silent().unwrap_or(Duration::ZERO);
+        let silence = self.0.replica.since_quorum_contact().unwrap_or(Duration::ZERO);
         let leads = status.role == cellwright_store::Role::Leader
             && status.term == forward.term
-            && (voters == 1 || silent < QUORUM_FRESH);
+            && (voters == 1 || silence < MAX_QUORUM_AGE);
         leads && self.0.sender.send(Message::Forward(forward)).is_ok()
     }
 
     /// Entries after `index` for a follower of the log; hangs up to `wait` when there are none.
     pub async fn log_after(&self, index: u64, wait: Span) -> LogAnswer {
-        let mut applied = self.changed();
+        let mut applied = self.watch_applied();
         let shared = &self.0.replicated;
-        let news = async {
+        let wait_for_entries = async {
             while shared.with(|view| view.index) <= index && applied.changed().await.is_ok() {}
         };
         // Without news the answer is an empty list, which tells the follower that we live.
-        let _ = tokio::time::timeout(Duration::from_millis(wait.0), news).await;
-        match shared.after(index, FOLLOW_BYTES) {
-            After::Entries(entries) => LogAnswer::Records(
+        let _ = tokio::time::timeout(Duration::from_millis(wait.0), wait_for_entries).await;
+        match shared.entries_after(index, MAX_LOG_ANSWER_BYTES) {
+            LogTail::Entries(entries) => LogAnswer::Records(
                 entries
                     .into_iter()
                     .map(|entry| LogRecord {
@@ -401,7 +412,7 @@ impl Handle {
                     })
                     .collect(),
             ),
-            After::TooOld => {
+            LogTail::Purged => {
                 let view = shared.view();
                 let state = cellwright_cell::encode::save(&view.state);
                 LogAnswer::Snapshot { index: view.index, term: view.term, state }
@@ -415,10 +426,10 @@ impl Handle {
     /// When this replica does not lead.
     pub async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, Unavailable> {
         let (answer, answered) = oneshot::channel();
-        let lane = LaneName::new(&request.lane)
+        let scheduler_shard = SchedulerShardName::new(&request.scheduler_shard)
             .map_err(|bad| Unavailable::Unknown { why: bad.to_string() })?;
         let LeaseRequest { scheduler, passes, wall, .. } = request;
-        let message = Message::Lease { scheduler, lane, passes, wall, answer };
+        let message = Message::Lease { scheduler, scheduler_shard, passes, wall, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
@@ -427,32 +438,35 @@ impl Handle {
     ///
     /// # Errors
     /// When this replica does not lead, and so does not know.
-    pub async fn lane_holder(&self, lane: LaneName) -> Result<Option<String>, Unavailable> {
+    pub async fn scheduler_shard_holder(
+        &self,
+        scheduler_shard: SchedulerShardName,
+    ) -> Result<Option<String>, Unavailable> {
         let (answer, answered) = oneshot::channel();
-        let message = Message::LaneHolder { lane, answer };
+        let message = Message::SchedulerShardHolder { scheduler_shard, answer };
         self.0.sender.send(message).map_err(|_| Unavailable::ShuttingDown)?;
         answered.await.unwrap_or(Err(Unavailable::ShuttingDown))
     }
 
     /// Keeps core and link shard told of who leads. Ends with the replica.
-    pub(crate) async fn follow_role(self) {
+    pub(crate) async fn sync_role(self) {
         let mut changes = self.0.replica.watch();
-        let mut told = None;
+        let mut last_view = None;
         loop {
-            plant("role");
-            let (standing, is_led) = {
+            failpoint("role");
+            let (view, is_led) = {
                 let status = changes.borrow_and_update();
-                self.note_progress(&status);
-                (Standing::of(&status), status.leader.is_some())
+                self.note_catch_up(&status);
+                (ClusterView::of(&status), status.leader.is_some())
             };
             self.note_leader(is_led);
-            if told.as_ref() != Some(&standing) {
-                let role = standing.role();
-                self.0.links.stand(standing.clone());
+            if last_view.as_ref() != Some(&view) {
+                let role = view.role();
+                self.0.links.set_cluster_view(view.clone());
                 if self.0.sender.send(Message::Role(role)).is_err() {
                     return;
                 }
-                told = Some(standing);
+                last_view = Some(view);
             }
             if changes.changed().await.is_err() {
                 return;

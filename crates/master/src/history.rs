@@ -7,27 +7,28 @@
 //! goes on without it.
 //!
 //! Usage is no part of the log: a replica has that of the agents it polls, and of the others what
-//! they tell it (`share`). Rejected: putting it into the log, where half a thousand rows a second
+//! they tell it (`cell_usage`). Rejected: putting it into the log, where half a thousand rows a second
 //! would travel to every replica's disk twice.
 
-mod share;
+mod cell_usage;
 
 use crate::events::EventLog;
-use crate::flow::{Bound, Turns};
-use crate::handle::Parts;
-use crate::links::Tenure;
-use crate::replicated::Replicated;
+use crate::flow_control::{CallerLimit, FairQueue};
+use crate::handle::MasterParts;
+use crate::links::PollOwnership;
+use crate::replicated_state::ReplicatedState;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
 use cellwright_history::{
-    Answer, Bounds, Fact, History, HistoryError, Mark, Measured, QueryError, Reader, Settings,
-    Stretch, UsageRow, Value, WINDOW, Whose, Windows, set_aside_in,
+    Answer, FeedEvent, FeedSlice, History, HistoryError, HistoryReader, QueryError, QueryLimits,
+    RetentionConfig, UsageCursor, UsageOwner, UsageRow, UsageSample, UsageWindows, Value, WINDOW,
+    damaged_file_count,
 };
 use cellwright_store::NodeId;
-use cellwright_supervise::{Supervisor, caught, note_handler_panic, note_restart, plant};
+use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_handler_panic, note_restart};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -40,29 +41,29 @@ use tokio::time::Instant;
 
 const DIR: &str = "history";
 /// Events folded in one transaction.
-const TURN: usize = 8192;
+const EVENTS_PER_BATCH: usize = 8192;
 /// Old days are looked for this often.
-const TIDY_EVERY: Span = Span::seconds(600);
+const CLEANUP_INTERVAL: Span = Span::seconds(600);
 /// A database that refused is tried again after this, or when something happens.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// A query waits this long for the keeper to catch up, and is then answered from what there is.
-const CATCH_UP: Duration = Duration::from_secs(2);
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 /// An agent that found its replica dead is back within so many polls: a few masters that it waits
 /// at, and as many attempts in vain. One that comes later was with its own.
-const TURNS: u64 = 10;
+const MAX_POLLS_COVERED: u64 = 10;
 /// How far the writer stands back, of 19.
 const NICE: i32 = 10;
 /// After a turn the writer rests so many times as long as it worked, unless somebody waits: three
 /// replicas that fold in what two processors can hardly do would take half of both.
-const RESTS: u32 = 4;
+const REST_FACTOR: u32 = 4;
 /// At least this long, so that small changes are written together ...
-const GATHER: Duration = Duration::from_millis(200);
+const MIN_REST: Duration = Duration::from_millis(200);
 /// ... and at most this long.
-const LONGEST_REST: Duration = Duration::from_secs(2);
+const MAX_REST: Duration = Duration::from_secs(2);
 /// How long history waits for another replica to tell what is missing in the feed.
-const GAP_PATIENCE: Duration = Duration::from_secs(120);
+const GAP_TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes of one answer.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_ANSWER_BYTES: usize = 32 << 20;
 
 /// Where a master keeps its history.
 #[must_use]
@@ -72,99 +73,99 @@ pub fn folder(data_dir: &Path) -> PathBuf {
 
 /// How queries share this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuerySettings {
+pub struct QueryConfig {
     /// At once; each may keep a processor busy.
-    pub places: usize,
+    pub concurrency: usize,
     /// Of one caller.
     pub per_user: usize,
     /// That one caller may have in line.
     pub waiting_per_user: usize,
     /// What one query may take.
-    pub longest: Duration,
+    pub timeout: Duration,
 }
 
-impl Default for QuerySettings {
-    fn default() -> QuerySettings {
+impl Default for QueryConfig {
+    fn default() -> QueryConfig {
         let longest = Duration::from_secs(30);
-        QuerySettings { places: 4, per_user: 1, waiting_per_user: 16, longest }
+        QueryConfig { concurrency: 4, per_user: 1, waiting_per_user: 16, timeout: longest }
     }
 }
 
-impl QuerySettings {
-    fn turns(&self) -> Turns {
-        let waiting = Bound {
-            what: "queries waiting",
-            of_caller: ("sql_waiting_per_user", self.waiting_per_user),
+impl QueryConfig {
+    fn new_queue(&self) -> FairQueue {
+        let waiting = CallerLimit {
+            counted: "queries waiting",
+            per_caller_setting: ("sql_waiting_per_user", self.waiting_per_user),
             // Each is a query and its answer: what waits in all follows from the callers.
-            of_all: ("sql_waiting_per_user", self.waiting_per_user.saturating_mul(64)),
+            total_setting: ("sql_waiting_per_user", self.waiting_per_user.saturating_mul(64)),
         };
-        Turns::new(self.places, self.per_user, waiting)
+        FairQueue::new(self.concurrency, self.per_user, waiting)
     }
 }
 
 /// What the keeper and its readers share.
 #[derive(Clone)]
-pub struct HistoryDesk(Arc<Desk>);
+pub struct HistoryService(Arc<HistoryShared>);
 
-struct Desk {
-    reader: Reader,
-    replicated: Arc<Replicated>,
+struct HistoryShared {
+    reader: HistoryReader,
+    replicated: Arc<ReplicatedState>,
     /// Log index up to which everything is in the tables.
-    written: watch::Sender<u64>,
+    written_index: watch::Sender<u64>,
     /// Why the last attempt to write failed.
-    trouble: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
     bytes: AtomicU64,
     dir: PathBuf,
     /// What is wrong with archives, as of the last look at them.
     damage: Mutex<Vec<String>>,
-    usage: Mutex<Usage>,
-    queries: Turns,
+    usage: Mutex<UsageState>,
+    queries: FairQueue,
     /// What one query may take.
-    longest: Duration,
+    timeout: Duration,
     /// Somebody waits for what is not in the tables yet.
-    hurry: Notify,
+    wake_writer: Notify,
     /// The replica, once there is one to ask for the others.
-    cell: OnceLock<Weak<Parts>>,
+    replica: OnceLock<Weak<MasterParts>>,
     /// How far this replica has come in the books of the others.
-    heard: Mutex<BTreeMap<NodeId, Mark>>,
+    peer_marks: Mutex<BTreeMap<NodeId, UsageCursor>>,
     /// What the others last said to a query. Whoever asks them holds this: the next one uses it.
-    said: tokio::sync::Mutex<Option<share::Said>>,
+    peer_usage: tokio::sync::Mutex<Option<cell_usage::PeerUsage>>,
 }
 
 #[derive(Default)]
-struct Usage {
-    windows: Windows,
-    told: Told,
+struct UsageState {
+    windows: UsageWindows,
+    last_reports: LastReports,
 }
 
 /// When each machine last told here what its tasks use, and in which tenure.
 #[derive(Default)]
-struct Told(BTreeMap<MachineId, (Tenure, Time)>);
+struct LastReports(BTreeMap<MachineId, (PollOwnership, Time)>);
 
-impl Told {
+impl LastReports {
     /// The time that a word covers: since the one before, unless another replica may have been told
     /// meanwhile. Rather a few seconds in nobody's books than in those of two.
     ///
     /// Whoever was sent to a replica that does not answer tries all masters in turn, for as long as
     /// that one is down. Each of them counts the time that the agent waited for its answer: were
     /// it the time until it came back, those of the others would be in it.
-    fn covers(&mut self, machine: MachineId, tenure: Tenure, at: Time) -> Span {
-        let before = self.0.insert(machine, (tenure, at));
-        let before = before.filter(|(before, _)| before.number == tenure.number);
+    fn covered_span(&mut self, machine: MachineId, ownership: PollOwnership, at: Time) -> Span {
+        let before = self.0.insert(machine, (ownership, at));
+        let before = before.filter(|(before, _)| before.generation == ownership.generation);
         let Some((before, since)) = before else { return Span::ZERO };
         let span = at.since(since);
-        if !before.ends {
+        if !before.is_handing_over {
             return span;
         }
-        let is_back = span.0 <= before.holds.0.saturating_mul(TURNS);
-        if is_back { span.min(before.holds) } else { Span::ZERO }
+        let is_back = span.0 <= before.exclusive_for.0.saturating_mul(MAX_POLLS_COVERED);
+        if is_back { span.min(before.exclusive_for) } else { Span::ZERO }
     }
 }
 
 /// Lets everything else of the machine go first: events wait on disk until they are folded in, and
 /// a change that somebody waits for does not. Not the last of all, since whoever asks for the past
 /// waits too.
-fn step_back() {
+fn lower_priority() {
     // Of this thread alone, as Linux has it.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "history is written at full priority");
@@ -173,18 +174,18 @@ fn step_back() {
 
 /// Whether there may be more to fold in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum More {
-    Left,
+enum FoldProgress {
+    Remaining,
     Done,
 }
 
 /// The running keeper.
-pub struct Keeper {
+pub struct HistoryWriter {
     thread: thread::JoinHandle<()>,
     stop: watch::Sender<bool>,
 }
 
-impl Keeper {
+impl HistoryWriter {
     /// Ends the thread; usage that is still gathered is written first.
     pub async fn stop(self) {
         self.stop.send_replace(true);
@@ -193,28 +194,28 @@ impl Keeper {
     }
 }
 
-impl HistoryDesk {
+impl HistoryService {
     #[must_use]
     pub fn new(
         data_dir: &Path,
-        replicated: Arc<Replicated>,
-        queries: QuerySettings,
-    ) -> HistoryDesk {
-        HistoryDesk(Arc::new(Desk {
-            reader: Reader::new(&folder(data_dir)),
+        replicated: Arc<ReplicatedState>,
+        queries: QueryConfig,
+    ) -> HistoryService {
+        HistoryService(Arc::new(HistoryShared {
+            reader: HistoryReader::new(&folder(data_dir)),
             replicated,
-            written: watch::Sender::new(0),
-            trouble: Mutex::default(),
+            written_index: watch::Sender::new(0),
+            last_error: Mutex::default(),
             bytes: AtomicU64::new(0),
             dir: folder(data_dir),
             damage: Mutex::default(),
             usage: Mutex::default(),
-            queries: queries.turns(),
-            longest: queries.longest,
-            hurry: Notify::new(),
-            cell: OnceLock::new(),
-            heard: Mutex::default(),
-            said: tokio::sync::Mutex::default(),
+            queries: queries.new_queue(),
+            timeout: queries.timeout,
+            wake_writer: Notify::new(),
+            replica: OnceLock::new(),
+            peer_marks: Mutex::default(),
+            peer_usage: tokio::sync::Mutex::default(),
         }))
     }
 
@@ -222,52 +223,52 @@ impl HistoryDesk {
     ///
     /// # Errors
     /// When there can be no thread.
-    pub fn keep(
+    pub fn start_writer(
         &self,
         data_dir: &Path,
-        settings: Settings,
+        settings: RetentionConfig,
         supervisor: &Supervisor,
-    ) -> std::io::Result<Keeper> {
+    ) -> std::io::Result<HistoryWriter> {
         let (stop, stopped) = watch::channel(false);
-        let mut work = Work {
-            desk: self.0.clone(),
+        let mut work = WriterTask {
+            shared: self.0.clone(),
             dir: folder(data_dir),
             settings,
             events: self.0.replicated.records.events.clone(),
-            tidied: None,
-            fetched: None,
-            behind: BTreeSet::new(),
+            cleaned_up_at: None,
+            fetched_at: None,
+            peers_with_more: BTreeSet::new(),
             gap_since: None,
         };
         let runtime = tokio::runtime::Handle::current();
-        let thread = supervisor.thread("history", move || {
-            step_back();
+        let thread = supervisor.spawn_thread("history", move || {
+            lower_priority();
             // The master goes on without it; a panic is a failure to write like any other.
-            while let Err(panicked) = caught(|| runtime.block_on(work.run(stopped.clone()))) {
+            while let Err(panicked) = catch_panic(|| runtime.block_on(work.run(stopped.clone()))) {
                 note_restart("history", &panicked);
-                *lock(&work.desk.trouble) = Some(panicked.to_string());
+                *lock(&work.shared.last_error) = Some(panicked.to_string());
                 if runtime.block_on(work.rest(stopped.clone())) {
                     return;
                 }
             }
         })?;
-        Ok(Keeper { thread, stop })
+        Ok(HistoryWriter { thread, stop })
     }
 
     /// What an agent measured, on its way to history.
-    pub fn measured(
+    pub fn record_usage(
         &self,
         state: &State,
         machine: MachineId,
         usage: &[TaskUsage],
-        tenure: Tenure,
+        ownership: PollOwnership,
         at: Time,
     ) {
         if usage.is_empty() {
             return;
         }
-        let mut gathered = lock(&self.0.usage);
-        let covers = gathered.told.covers(machine, tenure, at);
+        let mut usage_state = lock(&self.0.usage);
+        let covers = usage_state.last_reports.covered_span(machine, ownership, at);
         for usage in usage {
             let Some(row) = state.tasks().get(usage.task) else { continue };
             let Some(spec) = state.spec_of(row).filter(|_| row.machine() == Some(machine)) else {
@@ -275,7 +276,7 @@ impl HistoryDesk {
             };
             let whose = || {
                 let key = state.job_key(row.job)?;
-                Some(Whose {
+                Some(UsageOwner {
                     user: key.user.to_string(),
                     job: key.job.to_string(),
                     task_index: row.index,
@@ -283,7 +284,7 @@ impl HistoryDesk {
                     band: spec.priority.band().to_string(),
                 })
             };
-            let measured = Measured {
+            let measured = UsageSample {
                 task: usage.task,
                 attempt: usage.attempt,
                 at,
@@ -292,40 +293,45 @@ impl HistoryDesk {
                 reserved: row.reservation,
                 limit: spec.limits_of(row.index),
             };
-            gathered.windows.add(measured, whose);
+            usage_state.windows.add_sample(measured, whose);
         }
     }
 
-    /// One query of `who`. Everything that this replica had applied when it came is in the answer,
+    /// One query of `caller`. Everything that this replica had applied when it came is in the answer,
     /// unless the keeper is far behind.
     ///
     /// # Errors
     /// What is wrong with the query, or with history.
     pub async fn query(
         &self,
-        who: &str,
+        caller: &str,
         sql: String,
         args: Vec<Value>,
         rows: usize,
     ) -> Result<(Answer, u64), ApiError> {
-        let turn = self.0.queries.take(who).await?;
+        let turn = self.0.queries.acquire(caller).await?;
         let applied = self.0.replicated.with(|view| view.index);
-        let mut written = self.0.written.subscribe();
+        let mut written = self.0.written_index.subscribe();
         if *written.borrow() < applied {
-            self.0.hurry.notify_one();
+            self.0.wake_writer.notify_one();
         }
         // Whoever asks a replica that is behind is told by the index of the answer.
-        drop(tokio::time::timeout(CATCH_UP, written.wait_for(|at| *at >= applied)).await);
+        drop(tokio::time::timeout(CATCH_UP_TIMEOUT, written.wait_for(|at| *at >= applied)).await);
         let index = *written.borrow();
         if index == 0
-            && let Some(why) = lock(&self.0.trouble).clone()
+            && let Some(why) = lock(&self.0.last_error).clone()
         {
             return Err(ApiError::new(Code::NotReady, format!("history is not kept here: {why}")));
         }
-        let gone = Gone::default();
-        let reader = self.0.reader.until(gone.0.clone());
-        let bounds = Bounds { time: self.0.longest, rows, bytes: MOST_BYTES };
-        let present = if share::names_usage(&sql) { self.present().await } else { Vec::new() };
+        let gone = CancelOnDrop::default();
+        let reader = self.0.reader.with_stop(gone.0.clone());
+        let bounds =
+            QueryLimits { max_time: self.0.timeout, max_rows: rows, max_bytes: MAX_ANSWER_BYTES };
+        let present = if cell_usage::mentions_usage_table(&sql) {
+            self.unwritten_usage().await
+        } else {
+            Vec::new()
+        };
         let query = move || {
             // Until the work is over, whether or not somebody still waits for it.
             let _turn = turn;
@@ -338,14 +344,14 @@ impl HistoryDesk {
             }
             QueryError::Broken("the query was not finished".into())
         };
-        let answer = done.map_err(lost).and_then(|answer| answer).map_err(refused)?;
+        let answer = done.map_err(lost).and_then(|answer| answer).map_err(query_error)?;
         Ok((answer, index))
     }
 
     /// What was damaged, until somebody has taken it away.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
-        let files = set_aside_in(&self.0.dir);
+        let files = damaged_file_count(&self.0.dir);
         let aside = (files > 0).then(|| {
             format!(
                 "{files} damaged files of history were set aside in {DIR}/damaged, and history \
@@ -359,8 +365,8 @@ impl HistoryDesk {
     #[must_use]
     pub fn metrics(&self) -> String {
         let applied = self.0.replicated.with(|view| view.index);
-        let written = *self.0.written.borrow();
-        let troubled = u64::from(lock(&self.0.trouble).is_some());
+        let written = *self.0.written_index.borrow();
+        let troubled = u64::from(lock(&self.0.last_error).is_some());
         let mut page = String::new();
         for (name, help, value) in [
             (
@@ -384,15 +390,15 @@ impl HistoryDesk {
 
 /// Set when whoever asked is gone: dropped with the call that waits for the answer.
 #[derive(Default)]
-struct Gone(Arc<AtomicBool>);
+struct CancelOnDrop(Arc<AtomicBool>);
 
-impl Drop for Gone {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-fn refused(error: QueryError) -> ApiError {
+fn query_error(error: QueryError) -> ApiError {
     let message = error.to_string();
     match error {
         QueryError::Sql(_) | QueryError::NotAllowed(_) => ApiError::new(Code::BadSql, message),
@@ -405,50 +411,50 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Work {
-    desk: Arc<Desk>,
+struct WriterTask {
+    shared: Arc<HistoryShared>,
     dir: PathBuf,
-    settings: Settings,
+    settings: RetentionConfig,
     events: Arc<EventLog>,
-    tidied: Option<Time>,
+    cleaned_up_at: Option<Time>,
     /// When others were last asked for what they wrote.
-    fetched: Option<Instant>,
+    fetched_at: Option<Instant>,
     /// Those that had more to tell than fits in one answer.
-    behind: BTreeSet<NodeId>,
+    peers_with_more: BTreeSet<NodeId>,
     /// Since when the feed has a gap where history is to go on.
     gap_since: Option<Instant>,
 }
 
-impl Work {
+impl WriterTask {
     /// Waits before the next try; whether it is to end instead.
     async fn rest(&self, mut stopped: watch::Receiver<bool>) -> bool {
         tokio::select! {
             biased;
             _ = stopped.wait_for(|stop| *stop) => true,
-            () = tokio::time::sleep(AGAIN) => false,
+            () = tokio::time::sleep(RETRY_AFTER) => false,
         }
     }
 
     async fn run(&mut self, mut stopped: watch::Receiver<bool>) {
-        let mut applied = self.desk.replicated.applied();
+        let mut applied = self.shared.replicated.applied();
         let mut open = None;
         loop {
-            plant("history");
+            failpoint("history");
             let began = Instant::now();
-            let mut turn = self.turn(&mut open, &mut applied);
+            let mut turn = self.write_batch(&mut open, &mut applied);
             if let (Ok(folded), Some(history)) = (&turn, &mut open) {
                 let folded = *folded;
                 turn = self.fetch(history).await.map(|pages| match pages {
-                    true => More::Left,
+                    true => FoldProgress::Remaining,
                     false => folded,
                 });
             }
-            let (failed, more) = (turn.is_err(), matches!(turn, Ok(More::Left)));
+            let (failed, more) = (turn.is_err(), matches!(turn, Ok(FoldProgress::Remaining)));
             if matches!(turn, Err(HistoryError::Damaged { .. })) {
                 // The next turn opens it again, and that sets aside what is damaged.
                 open = None;
             }
-            *lock(&self.desk.trouble) = turn.err().map(|error| {
+            *lock(&self.shared.last_error) = turn.err().map(|error| {
                 tracing::error!(%error, "history could not be written");
                 error.to_string()
             });
@@ -456,33 +462,34 @@ impl Work {
                 break;
             }
             // Others go first, and what happens meanwhile is folded in together.
-            let asked = more && self.desk.queries.is_busy();
-            let rest = match asked {
+            let has_waiting_queries = more && self.shared.queries.is_busy();
+            let rest = match has_waiting_queries {
                 true => Duration::ZERO,
-                false => (began.elapsed() * RESTS).clamp(GATHER, LONGEST_REST),
+                false => (began.elapsed() * REST_FACTOR).clamp(MIN_REST, MAX_REST),
             };
             tokio::select! {
                 biased;
-                told = stopped.changed() => match told {
+                stop_signal = stopped.changed() => match stop_signal {
                     Ok(()) => continue,
                     Err(_) => break,
                 },
-                () = self.desk.hurry.notified() => continue,
+                () = self.shared.wake_writer.notified() => continue,
                 () = tokio::time::sleep(rest) => {}
             }
             if more {
                 continue;
             }
-            let wait = if failed { AGAIN } else { self.until_window().min(share::FETCH_EVERY) };
+            let wait =
+                if failed { RETRY_AFTER } else { self.until_window().min(cell_usage::FETCH_EVERY) };
             tokio::select! {
                 biased;
-                told = stopped.changed() => {
-                    if told.is_err() {
+                stop_signal = stopped.changed() => {
+                    if stop_signal.is_err() {
                         break;
                     }
                 }
                 () = tokio::time::sleep(wait) => {}
-                () = self.desk.hurry.notified() => {}
+                () = self.shared.wake_writer.notified() => {}
                 changed = applied.changed(), if !failed => {
                     if changed.is_err() {
                         break;
@@ -490,95 +497,95 @@ impl Work {
                 }
             }
         }
-        let rows = lock(&self.desk.usage).windows.take_all();
-        let written = open.as_mut().map(|history: &mut History| history.take_usage(&rows));
+        let rows = lock(&self.shared.usage).windows.take_all();
+        let written = open.as_mut().map(|history: &mut History| history.ingest_usage(&rows));
         if let Some(Err(error)) = written {
             tracing::error!(%error, "the last usage was not written");
         }
     }
 
     /// Brings the tables closer to where the log is.
-    fn turn(
+    fn write_batch(
         &mut self,
         open: &mut Option<History>,
         applied: &mut watch::Receiver<u64>,
-    ) -> Result<More, HistoryError> {
+    ) -> Result<FoldProgress, HistoryError> {
         let history = match open {
             Some(history) => history,
             None => {
                 let mut history = History::open(&self.dir, self.settings)?;
-                if let Some(what) = history.repaired() {
+                if let Some(what) = history.take_repair_note() {
                     tracing::error!(what, "history is damaged; set aside and made again");
                 }
-                *lock(&self.desk.heard) = history.all_heard()?;
+                *lock(&self.shared.peer_marks) = history.cursors()?;
                 open.insert(history)
             }
         };
-        if self.desk.is_short_of_room() {
+        if self.shared.is_disk_low() {
             // Events wait in the feed; usage would wait in memory, for nobody knows how long.
-            let now = self.desk.replicated.log_time();
-            drop(lock(&self.desk.usage).windows.take_done(now));
+            let now = self.shared.replicated.log_time();
+            drop(lock(&self.shared.usage).windows.take_finished(now));
             let why =
                 std::io::Error::new(std::io::ErrorKind::StorageFull, "the disk is nearly full");
             return Err(HistoryError::File { path: self.dir.clone(), why });
         }
-        history.enter(self.desk.replicated.with(|view| view.era))?;
+        history.enter_log(self.shared.replicated.with(|view| view.log_epoch))?;
         // Events of an entry are taken down before its index is announced.
         let upto = *applied.borrow_and_update();
         let more = self.fold(history)?;
-        let now = self.desk.replicated.log_time();
-        let rows: Vec<UsageRow> = lock(&self.desk.usage).windows.take_done(now);
-        history.take_usage(&rows)?;
-        if self.tidied.is_none_or(|tidied| now.since(tidied) >= TIDY_EVERY) {
-            history.tidy(now)?;
+        let now = self.shared.replicated.log_time();
+        let rows: Vec<UsageRow> = lock(&self.shared.usage).windows.take_finished(now);
+        history.ingest_usage(&rows)?;
+        if self.cleaned_up_at.is_none_or(|tidied| now.since(tidied) >= CLEANUP_INTERVAL) {
+            history.enforce_retention(now)?;
             let damage = history.scrub()?;
             damage.iter().for_each(|what| tracing::error!(what, "history"));
-            *lock(&self.desk.damage) = damage;
-            self.tidied = Some(now);
-            self.desk.bytes.store(history.bytes()?, Ordering::Relaxed);
+            *lock(&self.shared.damage) = damage;
+            self.cleaned_up_at = Some(now);
+            self.shared.bytes.store(history.disk_bytes()?, Ordering::Relaxed);
         }
-        if more == More::Done {
-            self.desk.written.send_replace(upto);
+        if more == FoldProgress::Done {
+            self.shared.written_index.send_replace(upto);
         }
         Ok(more)
     }
 
     /// Folds in one stretch of events.
-    fn fold(&mut self, history: &mut History) -> Result<More, HistoryError> {
-        let place = history.place();
-        let read = self.events.read_after(place.index, place.position, TURN);
+    fn fold(&mut self, history: &mut History) -> Result<FoldProgress, HistoryError> {
+        let position = history.position();
+        let read = self.events.read_after(position.index, position.position, EVENTS_PER_BATCH);
         let feed = read.map_err(|why| HistoryError::File { path: "events".into(), why })?;
         if feed.items.is_empty() {
-            return Ok(More::Done);
+            return Ok(FoldProgress::Done);
         }
         // What is missing may yet come from another replica, and history is not folded backwards.
         let mends = feed.gap && !self.events.segments.holes().is_empty();
         let since = self.gap_since.get_or_insert_with(Instant::now);
-        let has_others = || self.desk.others().is_some_and(|(_, others)| !others.is_empty());
-        if mends && since.elapsed() < GAP_PATIENCE && has_others() {
-            return Ok(More::Done);
+        let has_others = || self.shared.peers().is_some_and(|(_, others)| !others.is_empty());
+        if mends && since.elapsed() < GAP_TIMEOUT && has_others() {
+            return Ok(FoldProgress::Done);
         }
         self.gap_since = None;
-        let fact = |item: crate::events::Happened| Fact {
+        let fact = |item: crate::events::RecordedEvent| FeedEvent {
             index: item.index,
             position: item.position,
             object: item.object,
-            other: item.other,
+            related_object: item.reason_object,
             event: item.event,
         };
-        let facts: Vec<Fact> = feed.items.into_iter().map(fact).collect();
+        let facts: Vec<FeedEvent> = feed.items.into_iter().map(fact).collect();
         let name = |machine: MachineId| {
             let named = |state: &State| Some(state.machines().get(machine)?.spec.name.clone());
-            self.desk.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
+            self.shared.replicated.with(|view| named(&view.state)).map(|name| name.to_string())
         };
-        history.take(Stretch { facts: &facts, gap: feed.gap }, &name)?;
+        history.ingest(FeedSlice { events: &facts, gap: feed.gap }, &name)?;
         // A stretch may be shorter than it could be: what an empty one says is sure.
-        Ok(More::Left)
+        Ok(FoldProgress::Remaining)
     }
 
     /// Until the next window of usage is over.
     fn until_window(&self) -> Duration {
-        let now = self.desk.replicated.log_time().0;
+        let now = self.shared.replicated.log_time().0;
         Duration::from_millis(WINDOW.0 - now % WINDOW.0 + 1)
     }
 }
@@ -589,10 +596,14 @@ mod tests {
 
     #[test]
     fn time_that_a_machine_spent_with_another_replica_is_not_counted_here() {
-        let (mut told, machine) = (Told::default(), MachineId(1));
+        let (mut last_reports, machine) = (LastReports::default(), MachineId(1));
         let mut covers = |number, ends, seconds: u64| {
-            let tenure = Tenure { number, ends, holds: Span::seconds(5) };
-            told.covers(machine, tenure, Time(seconds * 1000)).0 / 1000
+            let ownership = PollOwnership {
+                generation: number,
+                is_handing_over: ends,
+                exclusive_for: Span::seconds(5),
+            };
+            last_reports.covered_span(machine, ownership, Time(seconds * 1000)).0 / 1000
         };
         assert_eq!(covers(1, false, 100), 0, "nobody knows since when");
         assert_eq!(covers(1, false, 105), 5);
@@ -605,20 +616,24 @@ mod tests {
 
     /// What replicas count in 200 s of a machine whose own one is dead, when it speaks to them in
     /// turn every `every` ms.
-    fn counted(replicas: usize, every: u64) -> u64 {
-        let tenure = Tenure { number: 1, ends: true, holds: Span::seconds(5) };
-        let mut books: Vec<Told> = (0..replicas).map(|_| Told::default()).collect();
+    fn counted_seconds(replicas: usize, every: u64) -> u64 {
+        let ownership =
+            PollOwnership { generation: 1, is_handing_over: true, exclusive_for: Span::seconds(5) };
+        let mut books: Vec<LastReports> = (0..replicas).map(|_| LastReports::default()).collect();
         let words = (0..=200_000 / every).map(|word| Time(word * every));
         let turns = (0..replicas).cycle();
-        words.zip(turns).map(|(at, turn)| books[turn].covers(MachineId(1), tenure, at).0).sum()
+        words
+            .zip(turns)
+            .map(|(at, turn)| books[turn].covered_span(MachineId(1), ownership, at).0)
+            .sum()
     }
 
     #[test]
     fn while_a_replica_is_dead_its_machines_are_counted_once_by_the_others() {
-        assert_eq!(counted(1, 5000), 200_000, "all of it");
+        assert_eq!(counted_seconds(1, 5000), 200_000, "all of it");
         // The first word at each replica says nothing of the time before.
-        assert_eq!(counted(2, 5000), 195_000, "and by none twice");
-        assert_eq!(counted(4, 5000), 185_000);
-        assert_eq!(counted(2, 10_000), 95_000, "dialling the dead is in nobody's books");
+        assert_eq!(counted_seconds(2, 5000), 195_000, "and by none twice");
+        assert_eq!(counted_seconds(4, 5000), 185_000);
+        assert_eq!(counted_seconds(2, 10_000), 95_000, "dialling the dead is in nobody's books");
     }
 }

@@ -6,7 +6,7 @@
 //! Rejected: a level in the configuration. Whoever upgrades five replicas forgets one file, and the
 //! replica that reads it goes its own way.
 
-use crate::handle::Handle;
+use crate::handle::MasterHandle;
 use cellwright_cell::command::Command;
 use cellwright_cell::state::LEVEL;
 use cellwright_store::{NodeId, Role};
@@ -15,41 +15,45 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Between two looks of a leader. Nothing waits for it but what is new.
-const EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Replicas that are not members yet.
-pub trait Candidates: Send + Sync + 'static {
+pub trait ReplicaProbe: Send + Sync + 'static {
     /// The replica that answers at this address.
-    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>>;
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<ReplicaIdentity, String>>;
 }
 
 /// What a replica says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct ReplicaIdentity {
     pub id: NodeId,
     /// The newest behaviour of the log its build knows.
     pub level: u32,
 }
 
 /// Looks for as long as the replica runs.
-pub async fn keep_raising(handle: Handle, others: Arc<dyn Candidates>) {
+pub async fn raise_level_periodically(handle: MasterHandle, probe: Arc<dyn ReplicaProbe>) {
     loop {
-        tokio::time::sleep(EVERY).await;
-        raise(&handle, others.as_ref()).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        raise_level(&handle, probe.as_ref()).await;
     }
 }
 
 /// Raises the cell by one level if every member knows it; says whether it did.
-pub async fn raise(handle: &Handle, others: &dyn Candidates) -> bool {
-    let Some(level) = next_level(handle, others, LEVEL).await else { return false };
-    let caller = handle.own();
+pub async fn raise_level(handle: &MasterHandle, probe: &dyn ReplicaProbe) -> bool {
+    let Some(level) = next_level(handle, probe, LEVEL).await else { return false };
+    let caller = handle.own_caller();
     let raised = handle.submit(&caller, None, Command::RaiseLevel { level }).await;
     raised.is_ok_and(|answer| answer.verdict.is_ok())
 }
 
 /// The level to raise the cell to: the next one, where this replica leads, its build knows levels
 /// up to `known` and every other member's build knows the next too.
-pub async fn next_level(handle: &Handle, others: &dyn Candidates, known: u32) -> Option<u32> {
+pub async fn next_level(
+    handle: &MasterHandle,
+    probe: &dyn ReplicaProbe,
+    known: u32,
+) -> Option<u32> {
     let next = handle.replicated().with(|view| view.state.level()) + 1;
     let status = handle.status();
     if next > known || status.role != Role::Leader {
@@ -57,7 +61,7 @@ pub async fn next_level(handle: &Handle, others: &dyn Candidates, known: u32) ->
     }
     let others_here = status.members.iter().filter(|(id, _)| **id != status.id);
     let answers = join_all(others_here.map(|(id, member)| async move {
-        let found = others.identify(member.peer.address.clone()).await;
+        let found = probe.identify(member.peer.address.clone()).await;
         match found {
             Ok(found) if found.id == *id && found.level >= next => true,
             Ok(found) => {

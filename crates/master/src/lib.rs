@@ -1,33 +1,33 @@
 //! The master: a replicated control plane. A pure core decides, a loop around it acts, link shards
-//! poll agents. Its face is the crate `gateway`, which calls [`handle::Handle`].
+//! poll agents. Its face is the crate `gateway`, which calls [`handle::MasterHandle`].
 
-pub mod announce;
 pub mod audit;
-pub mod blob_keeper;
+pub mod blob_syncer;
 pub mod blobs;
-pub mod bounds;
+pub mod bounds_publisher;
 pub mod checkpoint;
+pub mod child_process;
 pub mod clock;
+pub mod config;
 pub mod events;
-pub mod flow;
+pub mod flow_control;
 pub mod handle;
 pub mod history;
+pub mod leadership_log;
 pub mod level;
 pub mod links;
+pub mod log_replay;
 pub mod main_loop;
 pub mod master;
-pub mod mend;
 pub mod package_quota;
-pub mod past;
 pub mod peers;
-pub mod records;
-pub mod refused;
-pub mod replicated;
+pub mod poll_assignment;
+pub mod poll_wakers;
+pub mod record_logs;
+pub mod record_repair;
+pub mod rejected_polls;
+pub mod replicated_state;
 pub mod segments;
-pub mod settings;
-pub mod share;
-pub mod supervise;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod usage;
-pub mod wake;

@@ -8,28 +8,28 @@
 
 use crate::clock::Clock;
 use crate::peers::{PeerAnswer, PeerCall, Peers};
-use crate::replicated::{Replicated, View};
-use crate::share;
-use crate::usage::UsageBook;
+use crate::poll_assignment;
+use crate::replicated_state::{ReplicatedState, View};
+use crate::usage::UsageCache;
 use cellwright_api::internal::{
-    AgentOrders, AgentReport, Difference, Epoch, LinkForward, TaskUsage,
+    AgentOrders, AgentReport, Epoch, LinkShardReport, StateDifference, TaskUsage,
 };
-use cellwright_api::masters::{Masters, Version};
+use cellwright_api::masters::{MasterList, MasterListVersion};
 use cellwright_cell::credential::PartKind;
-use cellwright_cell::desired::{DesiredTask, desired, kept};
+use cellwright_cell::desired::{DesiredTask, desired_tasks, retained_tasks};
 use cellwright_cell::id::MachineId;
+use cellwright_cell::log_saver::log_saver_ends;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::observed::differences;
-use cellwright_cell::relief::is_news;
-use cellwright_cell::saver::saver_ends;
+use cellwright_cell::pressure_eviction::has_changes;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
-use cellwright_control::controller::reclaim::{ReclaimFeed, ReclaimSettings};
-use cellwright_control::dating::apart;
+use cellwright_control::controller::reclaim::{ReclaimFeed, ReclamationConfig};
 use cellwright_control::input::Role;
+use cellwright_control::log_time::skew_millis;
 use cellwright_store::{NodeId, Peer, Status};
-use cellwright_supervise::{lock, plant};
+use cellwright_supervise::{failpoint, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -40,47 +40,47 @@ use tokio::time::Instant;
 /// How long a machine the log does not know yet waits for its entry before it is asked again.
 const UNKNOWN_MACHINE_WAIT: Duration = Duration::from_millis(500);
 /// Forwards leave at least this often, so that the leader knows the shard lives.
-pub const FORWARD_EVERY: Duration = Duration::from_millis(500);
+pub const FORWARD_INTERVAL: Duration = Duration::from_millis(500);
 /// Reports that arrive together travel together.
-const GATHER: Duration = Duration::from_millis(5);
+const FORWARD_DELAY: Duration = Duration::from_millis(5);
 
 /// Takes what the agent of a machine measured.
-pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage], Tenure) + Send + Sync>;
+pub type UsageSink = Box<dyn Fn(&State, MachineId, &[TaskUsage], PollOwnership) + Send + Sync>;
 
 /// The time in which the words of an agent come to this replica. Between two of one tenure nobody
 /// else was told anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenure {
+pub struct PollOwnership {
     /// Grows when replicas come or go, which may send any machine elsewhere and back.
-    pub number: u64,
+    pub generation: u64,
     /// The agent is sent to another replica with the answer to this word.
-    pub ends: bool,
+    pub is_handing_over: bool,
     /// How long that answer may take; until it is there the agent speaks to nobody else.
-    pub holds: Span,
+    pub exclusive_for: Span,
 }
 
 /// Which replicas there are and who leads, as this replica sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct ClusterView {
     pub id: NodeId,
     pub term: u64,
     pub leader: Option<(NodeId, Peer)>,
     /// Replicas that take part in polling.
     pub replicas: Vec<(NodeId, Peer)>,
     /// Term and index of the entry of the log that says so, once it is certain.
-    pub settled: Option<(u64, u64)>,
+    pub committed_membership: Option<(u64, u64)>,
 }
 
-impl Standing {
+impl ClusterView {
     #[must_use]
-    pub fn of(status: &Status) -> Standing {
+    pub fn of(status: &Status) -> ClusterView {
         let voting = status.members.iter().filter(|(_, member)| member.voter);
-        Standing {
+        ClusterView {
             id: status.id,
             term: status.term,
             leader: status.leader_peer(),
             replicas: voting.map(|(id, member)| (*id, member.peer.clone())).collect(),
-            settled: status.settled,
+            committed_membership: status.committed_membership,
         }
     }
 
@@ -98,42 +98,42 @@ impl Standing {
 }
 
 pub struct LinkShard {
-    replicated: Arc<Replicated>,
+    replicated: Arc<ReplicatedState>,
     clock: Arc<dyn Clock>,
-    settings: LinkSettings,
-    standing: Mutex<Standing>,
+    settings: LinkConfig,
+    cluster_view: Mutex<ClusterView>,
     /// How often replicas have come or gone.
-    tenure: AtomicU64,
+    membership_generation: AtomicU64,
     /// The entry of the log that says which replicas there are. Whoever polls is told of another
     /// at once: the next change may take away all the masters that it knows.
-    settled: watch::Sender<Option<(u64, u64)>>,
-    outgoing: Mutex<Outgoing>,
+    committed_membership: watch::Sender<Option<(u64, u64)>>,
+    pending_forward: Mutex<PendingForward>,
     /// Incarnation and number of each machine's newest report.
-    taken: Mutex<BTreeMap<Name, (u64, u64)>>,
+    newest_reports: Mutex<BTreeMap<Name, (u64, u64)>>,
     /// When the last forward that named a machine and reached the leader set out.
-    confirmed: Mutex<BTreeMap<MachineId, Instant>>,
+    last_forwarded: Mutex<BTreeMap<MachineId, Instant>>,
     wake: Notify,
-    feed: Mutex<ReclaimFeed>,
+    reclaim_feed: Mutex<ReclaimFeed>,
     /// What tasks used, as their agents said last.
-    pub usage: UsageBook,
+    pub usage: UsageCache,
     /// Where usage goes beside the estimates, if anywhere.
-    told: OnceLock<UsageSink>,
+    usage_sink: OnceLock<UsageSink>,
     started: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct LinkSettings {
+pub struct LinkConfig {
     pub poll: Span,
     /// Whether agents of other shares are sent to their own replica.
     pub redial: bool,
-    pub reclaim: ReclaimSettings,
+    pub reclaim: ReclamationConfig,
 }
 
 #[derive(Default)]
-struct Outgoing {
-    heard: BTreeSet<MachineId>,
+struct PendingForward {
+    heard_machines: BTreeSet<MachineId>,
     /// By machine: what a later report says holds, and takes no more room than the earlier one.
-    differences: BTreeMap<Name, Vec<Difference>>,
+    differences: BTreeMap<Name, Vec<StateDifference>>,
     /// By how much clocks of machines were ahead of this replica's.
     clocks: BTreeMap<MachineId, i64>,
 }
@@ -147,42 +147,44 @@ pub enum LinkError {
 impl LinkShard {
     #[must_use]
     pub fn new(
-        replicated: Arc<Replicated>,
+        replicated: Arc<ReplicatedState>,
         clock: Arc<dyn Clock>,
-        settings: LinkSettings,
+        settings: LinkConfig,
     ) -> LinkShard {
         LinkShard {
             replicated,
             clock,
             settings,
-            standing: Mutex::default(),
-            tenure: AtomicU64::new(0),
-            settled: watch::Sender::default(),
-            outgoing: Mutex::default(),
-            taken: Mutex::default(),
-            confirmed: Mutex::default(),
+            cluster_view: Mutex::default(),
+            membership_generation: AtomicU64::new(0),
+            committed_membership: watch::Sender::default(),
+            pending_forward: Mutex::default(),
+            newest_reports: Mutex::default(),
+            last_forwarded: Mutex::default(),
             wake: Notify::new(),
-            feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
-            usage: UsageBook::default(),
-            told: OnceLock::new(),
+            reclaim_feed: Mutex::new(ReclaimFeed::new(settings.reclaim)),
+            usage: UsageCache::default(),
+            usage_sink: OnceLock::new(),
             started: Instant::now(),
         }
     }
 
     /// Has usage told to somebody beside the estimates, from now on. The first one stays.
-    pub fn tell_usage(&self, sink: UsageSink) {
-        drop(self.told.set(sink));
+    pub fn set_usage_sink(&self, sink: UsageSink) {
+        drop(self.usage_sink.set(sink));
     }
 
-    pub fn stand(&self, standing: Standing) {
-        let mut held = lock(&self.standing);
-        if held.replicas != standing.replicas {
-            self.tenure.fetch_add(1, Ordering::Relaxed);
+    pub fn set_cluster_view(&self, view: ClusterView) {
+        let mut current = lock(&self.cluster_view);
+        if current.replicas != view.replicas {
+            self.membership_generation.fetch_add(1, Ordering::Relaxed);
         }
-        let settled = standing.settled.or(held.settled);
-        *held = standing;
-        drop(held);
-        self.settled.send_if_modified(|known| std::mem::replace(known, settled) != settled);
+        let committed_membership = view.committed_membership.or(current.committed_membership);
+        *current = view;
+        drop(current);
+        self.committed_membership.send_if_modified(|known| {
+            std::mem::replace(known, committed_membership) != committed_membership
+        });
         self.wake.notify_one();
     }
 
@@ -197,19 +199,19 @@ impl LinkShard {
             return Err(LinkError::OtherMachine { machine, spec });
         }
         let (machine, gone) = self.replicated.with(|view| {
-            let gone = view.state.is_dismissed(PartKind::Agent, &report.machine);
+            let gone = view.state.is_revoked(PartKind::Agent, &report.machine);
             (view.state.machine_named(&report.machine), gone)
         });
         if gone {
-            return Ok(self.dismissed(&report).await);
+            return Ok(self.revoked_orders(&report).await);
         }
-        let heard_ago = machine.and_then(|id| self.heard_ago(id));
-        self.take(&report, machine);
-        let Some(machine) = machine else { return Ok(self.unknown(&report).await) };
+        let heard_ago = machine.and_then(|id| self.since_heard(id));
+        self.process_report(&report, machine);
+        let Some(machine) = machine else { return Ok(self.unknown_machine_orders(&report).await) };
         let most = if report.hang { self.settings.poll.0 } else { 0 };
         let deadline = Instant::now() + Duration::from_millis(most);
-        let notify = self.replicated.wakers.of(machine);
-        let mut settled = self.settled.subscribe();
+        let notify = self.replicated.wakers.waker_for(machine);
+        let mut committed_membership = self.committed_membership.subscribe();
         let mut is_resettled = false;
         loop {
             let changed = notify.notified();
@@ -217,12 +219,12 @@ impl LinkShard {
             changed.as_mut().enable();
             let (epoch, incarnation, tasks) = self.orders(&report, machine);
             let digest = digest(&tasks);
-            let news = digest != report.orders_digest;
+            let has_new_orders = digest != report.orders_digest;
             let over = Instant::now() >= deadline;
-            if news || over || is_resettled {
+            if has_new_orders || over || is_resettled {
                 return Ok(AgentOrders {
                     epoch: epoch.max(report.taken),
-                    tasks: (news && epoch >= report.taken).then_some(tasks),
+                    tasks: (has_new_orders && epoch >= report.taken).then_some(tasks),
                     orders_digest: digest,
                     poll: self.settings.poll,
                     heard_ago,
@@ -234,7 +236,7 @@ impl LinkShard {
             tokio::select! {
                 biased;
                 () = &mut changed => {}
-                _ = settled.changed() => is_resettled = true,
+                _ = committed_membership.changed() => is_resettled = true,
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
@@ -244,24 +246,27 @@ impl LinkShard {
     /// what has to outlive it.
     fn orders(&self, report: &AgentReport, machine: MachineId) -> (Epoch, u64, Vec<DesiredTask>) {
         self.replicated.with(|view| {
-            let epoch = Epoch { era: view.era, index: view.index };
+            let epoch = Epoch { era: view.log_epoch, index: view.index };
             let row = view.state.machines().get(machine);
             let present = row.is_some_and(|row| {
                 row.status == MachineStatus::Up && row.incarnation == report.incarnation
             });
-            let tasks =
-                if present { desired(&view.state, machine) } else { kept(&view.state, machine) };
+            let tasks = if present {
+                desired_tasks(&view.state, machine)
+            } else {
+                retained_tasks(&view.state, machine)
+            };
             (epoch, row.map_or(0, |row| row.incarnation), tasks)
         })
     }
 
     /// A machine that was removed: whatever still runs on it is to end, and that is all it is told.
-    async fn dismissed(&self, report: &AgentReport) -> AgentOrders {
+    async fn revoked_orders(&self, report: &AgentReport) -> AgentOrders {
         let idle = report.orders_digest == digest(&[]);
         if idle && report.hang {
             tokio::time::sleep(Duration::from_millis(self.settings.poll.0)).await;
         }
-        let epoch = self.replicated.with(|view| Epoch { era: view.era, index: view.index });
+        let epoch = self.replicated.with(|view| Epoch { era: view.log_epoch, index: view.index });
         AgentOrders {
             epoch: epoch.max(report.taken),
             tasks: (!idle && epoch >= report.taken).then(Vec::new),
@@ -275,10 +280,11 @@ impl LinkShard {
     }
 
     /// A machine that waits for its first entry in the log.
-    async fn unknown(&self, report: &AgentReport) -> AgentOrders {
+    async fn unknown_machine_orders(&self, report: &AgentReport) -> AgentOrders {
         let mut applied = self.replicated.applied();
-        let known =
-            |shared: &Replicated| shared.with(|v| v.state.machine_named(&report.machine).is_some());
+        let known = |shared: &ReplicatedState| {
+            shared.with(|v| v.state.machine_named(&report.machine).is_some())
+        };
         let wait = async { while !known(&self.replicated) && applied.changed().await.is_ok() {} };
         // Either way the agent asks again; only the pace differs.
         let _ = tokio::time::timeout(UNKNOWN_MACHINE_WAIT, wait).await;
@@ -295,32 +301,32 @@ impl LinkShard {
     }
 
     /// Compares the report with the replicated state and queues what is new for the leader.
-    fn take(&self, report: &AgentReport, machine: Option<MachineId>) {
-        if self.is_overtaken(report) {
+    fn process_report(&self, report: &AgentReport, machine: Option<MachineId>) {
+        if self.is_stale(report) {
             return;
         }
-        let mut found = self.replicated.with(|view| differ(view, report, machine));
+        let mut found = self.replicated.with(|view| diff_report(view, report, machine));
         if let Some(machine) = machine {
             // Only the hanging poll measures; news between two of them say nothing of usage.
             if report.hang {
-                self.usage.note(machine, report.usage.clone());
+                self.usage.record_report(machine, report.usage.clone());
             }
             let at = Span(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-            let tenure = self.tenure_of(report);
+            let ownership = self.poll_ownership(report);
             let changes = self.replicated.with(|view| {
-                if let Some(sink) = self.told.get() {
-                    sink(&view.state, machine, &report.usage, tenure);
+                if let Some(sink) = self.usage_sink.get() {
+                    sink(&view.state, machine, &report.usage, ownership);
                 }
-                lock(&self.feed).take(&view.state, machine, &report.usage, at)
+                lock(&self.reclaim_feed).on_usage(&view.state, machine, &report.usage, at)
             });
             if !changes.is_empty() {
-                found.push(Difference::Reservations(changes));
+                found.push(StateDifference::Reservations(changes));
             }
         }
         let urgent = !found.is_empty();
-        let mut outgoing = lock(&self.outgoing);
-        outgoing.heard.extend(machine);
-        let ahead = apart(report.wall, self.clock.wall());
+        let mut outgoing = lock(&self.pending_forward);
+        outgoing.heard_machines.extend(machine);
+        let ahead = skew_millis(report.wall, self.clock.wall_time());
         outgoing.clocks.extend(machine.map(|machine| (machine, ahead)));
         if urgent {
             outgoing.differences.insert(report.machine.clone(), found);
@@ -332,79 +338,83 @@ impl LinkShard {
     }
 
     /// Whether a later report of the same life has been taken here.
-    fn is_overtaken(&self, report: &AgentReport) -> bool {
-        let mut taken = lock(&self.taken);
-        let newest = taken.entry(report.machine.clone()).or_default();
+    fn is_stale(&self, report: &AgentReport) -> bool {
+        let mut newest_reports = lock(&self.newest_reports);
+        let newest = newest_reports.entry(report.machine.clone()).or_default();
         let this = (report.incarnation, report.number);
         let overtaken = this < *newest;
         *newest = this.max(*newest);
         overtaken
     }
 
-    fn heard_ago(&self, machine: MachineId) -> Option<Span> {
-        let at = lock(&self.confirmed).get(&machine).copied()?;
+    fn since_heard(&self, machine: MachineId) -> Option<Span> {
+        let at = lock(&self.last_forwarded).get(&machine).copied()?;
         Some(Span(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)))
     }
 
-    fn tenure_of(&self, report: &AgentReport) -> Tenure {
-        let number = self.tenure.load(Ordering::Relaxed);
-        Tenure { number, ends: self.redial(report).is_some(), holds: self.settings.poll }
+    fn poll_ownership(&self, report: &AgentReport) -> PollOwnership {
+        let number = self.membership_generation.load(Ordering::Relaxed);
+        PollOwnership {
+            generation: number,
+            is_handing_over: self.redial(report).is_some(),
+            exclusive_for: self.settings.poll,
+        }
     }
 
     fn redial(&self, report: &AgentReport) -> Option<String> {
         if !self.settings.redial {
             return None;
         }
-        let standing = lock(&self.standing);
-        let ids: Vec<NodeId> = standing.replicas.iter().map(|(id, _)| *id).collect();
-        let owner = share::poller(&report.machine, &ids)?;
-        let at = standing.replicas.iter().find(|(id, _)| *id == owner)?;
-        (owner != standing.id).then(|| at.1.address.clone())
+        let view = lock(&self.cluster_view);
+        let ids: Vec<NodeId> = view.replicas.iter().map(|(id, _)| *id).collect();
+        let owner = poll_assignment::assigned_replica(&report.machine, &ids)?;
+        let at = view.replicas.iter().find(|(id, _)| *id == owner)?;
+        (owner != view.id).then(|| at.1.address.clone())
     }
 
     /// The masters of the cell, for whoever asks one of them; nothing as long as it is not certain
     /// who they are.
     #[must_use]
-    pub fn masters(&self) -> Option<Masters> {
-        let standing = lock(&self.standing);
-        let (term, index) = standing.settled?;
-        let addresses = standing.replicas.iter().map(|(_, peer)| peer.address.clone()).collect();
-        drop(standing);
-        let era = self.replicated.with(|view| view.era);
-        Some(Masters { version: Version { era, term, index }, addresses })
+    pub fn masters(&self) -> Option<MasterList> {
+        let view = lock(&self.cluster_view);
+        let (term, index) = view.committed_membership?;
+        let addresses = view.replicas.iter().map(|(_, peer)| peer.address.clone()).collect();
+        drop(view);
+        let log_epoch = self.replicated.with(|view| view.log_epoch);
+        Some(MasterList { version: MasterListVersion { log_epoch, term, index }, addresses })
     }
 
     /// The other replicas that poll agents.
     pub(crate) fn others(&self) -> Vec<(NodeId, Peer)> {
-        let standing = lock(&self.standing);
-        let others = standing.replicas.iter().filter(|(id, _)| *id != standing.id);
+        let view = lock(&self.cluster_view);
+        let others = view.replicas.iter().filter(|(id, _)| *id != view.id);
         others.cloned().collect()
     }
 
     /// Sends what gathered to the leader, for as long as the replica lives. `own` takes it when
     /// this replica leads, and says whether it still does.
-    pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkForward) -> bool) {
+    pub async fn run(&self, peers: Arc<dyn Peers>, own: impl Fn(LinkShardReport) -> bool) {
         let mut next = Instant::now();
         loop {
-            plant("links");
+            failpoint("links");
             // A timeout here is the heartbeat.
-            let _ = tokio::time::timeout(FORWARD_EVERY, self.wake.notified()).await;
+            let _ = tokio::time::timeout(FORWARD_INTERVAL, self.wake.notified()).await;
             // The first word goes at once; more that come soon after gather.
             tokio::time::sleep_until(next).await;
-            next = Instant::now() + GATHER;
-            let standing = lock(&self.standing).clone();
-            let Some((leader, peer)) = standing.leader.clone() else { continue };
-            let taken = std::mem::take(&mut *lock(&self.outgoing));
-            let set_out = Instant::now();
-            let forward = LinkForward {
-                shard: standing.id,
-                term: standing.term,
-                heard: taken.heard.iter().copied().collect(),
-                differences: taken.differences.into_values().flatten().collect(),
-                wall: self.clock.wall(),
-                clocks: taken.clocks.into_iter().collect(),
+            next = Instant::now() + FORWARD_DELAY;
+            let view = lock(&self.cluster_view).clone();
+            let Some((leader, peer)) = view.leader.clone() else { continue };
+            let pending = std::mem::take(&mut *lock(&self.pending_forward));
+            let sent_at = Instant::now();
+            let forward = LinkShardReport {
+                shard: view.id,
+                term: view.term,
+                heard_machines: pending.heard_machines.iter().copied().collect(),
+                differences: pending.differences.into_values().flatten().collect(),
+                wall: self.clock.wall_time(),
+                clock_offsets: pending.clocks.into_iter().collect(),
             };
-            let arrived = match leader == standing.id {
+            let arrived = match leader == view.id {
                 true => own(forward),
                 false => matches!(
                     peers.call(leader, peer, PeerCall::Forward(forward)).await,
@@ -412,19 +422,23 @@ impl LinkShard {
                 ),
             };
             if arrived {
-                let all = taken.heard.iter().map(|machine| (*machine, set_out));
-                lock(&self.confirmed).extend(all);
+                let all = pending.heard_machines.iter().map(|machine| (*machine, sent_at));
+                lock(&self.last_forwarded).extend(all);
             } else {
                 // Who was heard is told again; differences are found again at the next poll.
-                lock(&self.outgoing).heard.extend(taken.heard);
+                lock(&self.pending_forward).heard_machines.extend(pending.heard_machines);
             }
         }
     }
 }
 
 /// What the full report says that the state does not know.
-fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<Difference> {
-    let up = || Difference::Up {
+fn diff_report(
+    view: &View,
+    report: &AgentReport,
+    machine: Option<MachineId>,
+) -> Vec<StateDifference> {
+    let up = || StateDifference::Up {
         machine: report.machine.clone(),
         incarnation: report.incarnation,
         spec: report.spec.clone().map(Box::new),
@@ -446,18 +460,18 @@ fn differ(view: &View, report: &AgentReport, machine: Option<MachineId>) -> Vec<
     let reports = differences(&view.state, id, report.incarnation, &report.tasks);
     if !reports.is_empty() {
         let AgentReport { incarnation, number, .. } = *report;
-        found.push(Difference::Tasks { machine: id, incarnation, number, reports });
+        found.push(StateDifference::Tasks { machine: id, incarnation, number, reports });
     }
-    let ends = saver_ends(&view.state, id, report.incarnation, &report.tasks);
+    let ends = log_saver_ends(&view.state, id, report.incarnation, &report.tasks);
     if !ends.is_empty() {
-        found.push(Difference::Savers { machine: id, ends });
+        found.push(StateDifference::LogSavers { machine: id, ends });
     }
-    if is_news(row, &report.shortages) {
+    if has_changes(row, &report.shortages) {
         let (incarnation, shortages) = (report.incarnation, report.shortages.clone());
-        found.push(Difference::Shortages { machine: id, incarnation, shortages });
+        found.push(StateDifference::ResourcePressure { machine: id, incarnation, shortages });
     }
     if let Some(packages) = report.packages.as_ref().filter(|p| **p != row.packages) {
-        found.push(Difference::Packages { machine: id, packages: packages.clone() });
+        found.push(StateDifference::Packages { machine: id, packages: packages.clone() });
     }
     found
 }
@@ -474,31 +488,31 @@ pub fn digest(tasks: &[DesiredTask]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Records;
-    use crate::replicated::CellMachine;
-    use crate::settings::Settings;
-    use crate::testing::Folder;
+    use crate::config::MasterConfig;
+    use crate::record_logs::RecordLogs;
+    use crate::replicated_state::CellStateMachine;
+    use crate::testing::TempFolder;
     use cellwright_api::internal::REPORT_FORMAT;
     use cellwright_cell::command::{Actor, Command, Entry, Request};
     use cellwright_cell::encode;
-    use cellwright_cell::machine::ShortageReport;
+    use cellwright_cell::machine::ResourcePressureReport;
     use cellwright_cell::resource::Dimension;
     use cellwright_cell::time::Time;
-    use cellwright_store::Machine;
+    use cellwright_store::StateMachine;
 
     /// A shard whose replica has applied the entry at index 7.
-    fn shard(folder: &Folder) -> LinkShard {
-        let Settings { events, audit, .. } = Settings::default();
-        let records = Records::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
-        let replicated = Replicated::new(records);
+    fn shard(folder: &TempFolder) -> LinkShard {
+        let MasterConfig { events, audit, .. } = MasterConfig::default();
+        let records = RecordLogs::open(&folder.disk(), events, audit, Arc::new(|_| {})).unwrap();
+        let replicated = ReplicatedState::new(records);
         let command = Command::AddUser { name: Name::new("ubar").unwrap() };
         let requests = vec![Request { by: Actor::Operator, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(1), requests });
-        CellMachine(replicated.clone()).apply(7, 3, &entry);
+        CellStateMachine(replicated.clone()).apply(7, 3, &entry);
         LinkShard::new(
             replicated,
             Arc::new(crate::clock::SystemClock),
-            LinkSettings { poll: Span(1000), redial: false, reclaim: ReclaimSettings::default() },
+            LinkConfig { poll: Span(1000), redial: false, reclaim: ReclamationConfig::default() },
         )
     }
 
@@ -522,9 +536,9 @@ mod tests {
 
     #[test]
     fn orders_of_a_replica_that_knows_less_are_older_however_high_its_term() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let shard = shard(&folder);
-        shard.stand(Standing { id: 1, term: 99, ..Standing::default() });
+        shard.set_cluster_view(ClusterView { id: 1, term: 99, ..ClusterView::default() });
         let (epoch, ..) = shard.orders(&report(1, 1), MachineId(0));
         assert!(epoch < Epoch { era: 0, index: 8 }, "{epoch:?}");
         assert!(epoch > Epoch { era: 0, index: 6 }, "{epoch:?}");
@@ -533,23 +547,23 @@ mod tests {
 
     #[test]
     fn a_report_that_was_held_up_is_not_taken_after_a_later_one() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let shard = shard(&folder);
-        let taken = |incarnation, number| {
-            lock(&shard.outgoing).differences.clear();
-            shard.take(&report(incarnation, number), None);
-            !lock(&shard.outgoing).differences.is_empty()
+        let accepts = |incarnation, number| {
+            lock(&shard.pending_forward).differences.clear();
+            shard.process_report(&report(incarnation, number), None);
+            !lock(&shard.pending_forward).differences.is_empty()
         };
-        assert!(taken(4, 10));
-        assert!(!taken(4, 9));
-        assert!(taken(4, 10), "the same again after a lost answer");
-        assert!(taken(5, 1), "a new life counts anew");
-        assert!(!taken(4, 11));
+        assert!(accepts(4, 10));
+        assert!(!accepts(4, 9));
+        assert!(accepts(4, 10), "the same again after a lost answer");
+        assert!(accepts(5, 1), "a new life counts anew");
+        assert!(!accepts(4, 11));
     }
 
     #[test]
     fn what_a_machine_is_short_of_is_forwarded_until_the_log_knows_it() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let shard = shard(&folder);
         let spec = serde_json::json!({
             "name": "machine-1",
@@ -559,54 +573,57 @@ mod tests {
         let mut index = 7;
         let mut log = |command| {
             index += 1;
-            let requests = vec![shard.replicated.with(|v| Request::sent(command, &v.state))];
+            let requests =
+                vec![shard.replicated.with(|v| Request::from_default_sender(command, &v.state))];
             let entry = encode::save_entry(&Entry { now: Time(index), requests });
-            CellMachine(shard.replicated.clone()).apply(index, 3, &entry);
+            CellStateMachine(shard.replicated.clone()).apply(index, 3, &entry);
         };
         log(Command::AddMachine(serde_json::from_value(spec).unwrap()));
         log(Command::MachineUp { machine, incarnation: 1 });
-        let mut said = report(1, 1);
-        let found = |said: &AgentReport| shard.replicated.with(|v| differ(v, said, Some(machine)));
-        assert_eq!(found(&said), []);
+        let mut agent_report = report(1, 1);
+        let found = |agent_report: &AgentReport| {
+            shard.replicated.with(|v| diff_report(v, agent_report, Some(machine)))
+        };
+        assert_eq!(found(&agent_report), []);
         let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
-        said.shortages = vec![ShortageReport { dimension, lasted, asked: 1 }];
-        let shortages = said.shortages.clone();
-        let wanted = Difference::Shortages { machine, incarnation: 1, shortages };
-        assert_eq!(found(&said), std::slice::from_ref(&wanted));
-        assert_eq!(found(&said), [wanted], "lost on its way, and found again");
-        let shortages = said.shortages.clone();
+        agent_report.shortages = vec![ResourcePressureReport { dimension, lasted, asked: 1 }];
+        let shortages = agent_report.shortages.clone();
+        let wanted = StateDifference::ResourcePressure { machine, incarnation: 1, shortages };
+        assert_eq!(found(&agent_report), std::slice::from_ref(&wanted));
+        assert_eq!(found(&agent_report), [wanted], "lost on its way, and found again");
+        let shortages = agent_report.shortages.clone();
         log(Command::SetShortages { machine, incarnation: 1, shortages });
-        said.shortages[0].lasted = Span::seconds(61);
-        assert_eq!(found(&said), [], "it lasts, and that is no news");
-        said.shortages[0].asked = 2;
-        assert_eq!(found(&said).len(), 1, "it asks again");
-        said.shortages.clear();
-        assert_eq!(found(&said).len(), 1, "it is well");
+        agent_report.shortages[0].lasted = Span::seconds(61);
+        assert_eq!(found(&agent_report), [], "it lasts, and that is no news");
+        agent_report.shortages[0].asked = 2;
+        assert_eq!(found(&agent_report).len(), 1, "it asks again");
+        agent_report.shortages.clear();
+        assert_eq!(found(&agent_report).len(), 1, "it is well");
     }
 
     #[test]
     fn a_tenure_ends_with_a_redial_and_when_replicas_change() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let mut shard = shard(&folder);
         shard.settings.redial = true;
         let peer = |id: u64| Peer { name: format!("m{id}"), address: format!("127.0.0.1:{id}") };
         let stand = |id, replicas: &[u64]| {
             let replicas = replicas.iter().map(|id| (*id, peer(*id))).collect();
-            shard.stand(Standing { id, replicas, ..Standing::default() });
-            shard.tenure_of(&report(1, 1))
+            shard.set_cluster_view(ClusterView { id, replicas, ..ClusterView::default() });
+            shard.poll_ownership(&report(1, 1))
         };
-        let owner = share::poller(&report(1, 1).machine, &[1, 2]).unwrap();
+        let owner = poll_assignment::assigned_replica(&report(1, 1).machine, &[1, 2]).unwrap();
         let first = stand(owner, &[1, 2]);
-        assert!(!first.ends);
+        assert!(!first.is_handing_over);
         assert_eq!(stand(owner, &[1, 2]), first, "nobody came or went");
-        assert!(stand(3 - owner, &[1, 2]).ends, "it is another's");
+        assert!(stand(3 - owner, &[1, 2]).is_handing_over, "it is another's");
         let later = stand(owner, &[owner]);
-        assert!(later.number > first.number && !later.ends);
+        assert!(later.generation > first.generation && !later.is_handing_over);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_poll_that_hangs_ends_when_there_are_other_masters() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let mut shard = shard(&folder);
         shard.settings.poll = Span::seconds(60);
         let spec = serde_json::json!({
@@ -616,24 +633,26 @@ mod tests {
         let command = Command::AddMachine(serde_json::from_value(spec).unwrap());
         let requests = vec![Request { by: Actor::Operator, id: None, command }];
         let entry = encode::save_entry(&Entry { now: Time(8), requests });
-        CellMachine(shard.replicated.clone()).apply(8, 3, &entry);
-        let settle = |settled| shard.stand(Standing { settled, ..Standing::default() });
+        CellStateMachine(shard.replicated.clone()).apply(8, 3, &entry);
+        let settle = |committed_membership| {
+            shard.set_cluster_view(ClusterView { committed_membership, ..ClusterView::default() })
+        };
         let hanging = || AgentReport { hang: true, orders_digest: digest(&[]), ..report(1, 1) };
         settle(Some((1, 1)));
-        let begun = Instant::now();
+        let started = Instant::now();
         let (answered, ()) = tokio::join!(shard.poll(hanging()), async { settle(Some((1, 2))) });
-        assert!(answered.is_ok() && begun.elapsed() < Duration::from_secs(60));
+        assert!(answered.is_ok() && started.elapsed() < Duration::from_secs(60));
         // The same ones, and a moment of doubt, are no news.
         let (_, ()) = tokio::join!(shard.poll(hanging()), async {
             settle(None);
             settle(Some((1, 2)));
         });
-        assert!(begun.elapsed() >= Duration::from_secs(60));
+        assert!(started.elapsed() >= Duration::from_secs(60));
     }
 
     #[tokio::test]
     async fn an_agent_describes_its_own_machine_only() {
-        let folder = Folder::new();
+        let folder = TempFolder::new();
         let mut forged = report(1, 1);
         forged.spec = serde_json::from_value(serde_json::json!({
             "name": "machine-2",

@@ -2,19 +2,19 @@
 //! waiting happens in tasks of their own that come back as messages.
 
 use crate::clock::Clock;
-use crate::replicated::Replicated;
-use cellwright_api::internal::{LeaseAnswer, LinkForward, PassStatistics};
+use crate::replicated_state::ReplicatedState;
+use cellwright_api::internal::{LeaseAnswer, LinkShardReport, PassStatistics};
 use cellwright_cell::command::{Entry, Request, Verdict};
 use cellwright_cell::encode;
 use cellwright_cell::time::{Span, Time};
 use cellwright_control::core::Core;
-use cellwright_control::dating::Skews;
 use cellwright_control::input::{
     Alarm, BatchId, Committed, Input, Now, Origin, Output, Role, Ticket, Unavailable,
 };
-use cellwright_control::lease::LaneName;
+use cellwright_control::lease::SchedulerShardName;
+use cellwright_control::log_time::ClockSkews;
 use cellwright_store::{ProposeError, Purpose, Replica};
-use cellwright_supervise::{Supervisor, plant};
+use cellwright_supervise::{Supervisor, failpoint};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// How often controllers and liveness look.
-pub const TICK: Duration = Duration::from_millis(100);
+pub const TICK_INTERVAL: Duration = Duration::from_millis(100);
 /// Messages taken before outputs are acted on: requests that arrive together share an entry.
-const DRAIN: usize = 4096;
+const MAX_MESSAGES_PER_STEP: usize = 4096;
 
 pub type RequestAnswer = Result<Committed, Unavailable>;
 
@@ -38,18 +38,18 @@ pub enum Message {
     },
     Lease {
         scheduler: String,
-        lane: LaneName,
+        scheduler_shard: SchedulerShardName,
         passes: PassStatistics,
         /// The scheduler's clock.
         wall: Time,
         answer: oneshot::Sender<Result<LeaseAnswer, Unavailable>>,
     },
     /// A question, not an event: answered as things stand.
-    LaneHolder {
-        lane: LaneName,
+    SchedulerShardHolder {
+        scheduler_shard: SchedulerShardName,
         answer: oneshot::Sender<Result<Option<String>, Unavailable>>,
     },
-    Forward(LinkForward),
+    Forward(LinkShardReport),
     Role(Role),
     Committed {
         batch: BatchId,
@@ -58,64 +58,65 @@ pub enum Message {
     Stop,
 }
 
-pub struct Loop {
+pub struct MainLoop {
     pub core: Core,
     pub replica: Arc<Replica>,
-    pub replicated: Arc<Replicated>,
+    pub replicated: Arc<ReplicatedState>,
     pub clock: Arc<dyn Clock>,
     pub messages: mpsc::UnboundedReceiver<Message>,
     /// To itself, for work that ends later.
     pub sender: mpsc::UnboundedSender<Message>,
     pub alarms: watch::Sender<Vec<Alarm>>,
     pub passes: watch::Sender<BTreeMap<String, PassStatistics>>,
-    pub skews: watch::Sender<Skews>,
+    pub skews: watch::Sender<ClockSkews>,
     pub controllers: watch::Sender<BTreeMap<&'static str, u64>>,
     pub supervisor: Supervisor,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingReplies {
     next: u64,
     requests: BTreeMap<Ticket, oneshot::Sender<RequestAnswer>>,
     leases: BTreeMap<Ticket, oneshot::Sender<Result<LeaseAnswer, Unavailable>>>,
 }
 
-impl Waiting {
-    fn ticket(&mut self) -> Ticket {
+impl PendingReplies {
+    fn next_ticket(&mut self) -> Ticket {
         self.next += 1;
         Ticket(self.next)
     }
 }
 
-impl Loop {
+impl MainLoop {
     pub async fn run(mut self) {
         let started = Instant::now();
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = tokio::time::interval(TICK_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut waiting = Waiting::default();
+        let mut pending = PendingReplies::default();
         let mut outputs = Vec::new();
         loop {
             let first = tokio::select! {
                 biased;
                 message = self.messages.recv() => message,
                 _ = tick.tick() => {
-                    plant("core");
+                    failpoint("core");
                     self.step(Input::Tick, started, &mut outputs);
-                    self.act(&mut outputs, &mut waiting);
+                    self.act(&mut outputs, &mut pending);
                     continue;
                 }
             };
             let mut next = first;
-            for _ in 0..DRAIN {
+            for _ in 0..MAX_MESSAGES_PER_STEP {
                 match next {
-                    None | Some(Message::Stop) => return self.stop(waiting),
-                    Some(Message::LaneHolder { lane, answer }) => {
-                        let holder = self.core.lane_holder(&lane, self.now(started).elapsed);
+                    None | Some(Message::Stop) => return self.stop(pending),
+                    Some(Message::SchedulerShardHolder { scheduler_shard: lane, answer }) => {
+                        let holder =
+                            self.core.scheduler_shard_holder(&lane, self.now(started).elapsed);
                         // Whoever asked may have gone away.
                         let _ = answer.send(holder);
                     }
                     Some(message) => {
-                        let input = self.input(message, &mut waiting);
+                        let input = self.input(message, &mut pending);
                         self.step(input, started, &mut outputs);
                     }
                 }
@@ -125,57 +126,57 @@ impl Loop {
                 }
             }
             self.core.flush(self.now(started), &mut outputs);
-            self.act(&mut outputs, &mut waiting);
+            self.act(&mut outputs, &mut pending);
         }
     }
 
     fn now(&self, started: Instant) -> Now {
         let elapsed = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Now { wall: self.clock.wall(), elapsed: Span(elapsed) }
+        Now { wall: self.clock.wall_time(), elapsed: Span(elapsed) }
     }
 
     fn step(&mut self, input: Input, started: Instant, outputs: &mut Vec<Output>) {
         let now = self.now(started);
-        self.core.set_full(self.replica.refuses_writes().map(unavailable));
+        self.core.set_disk_full(self.replica.write_rejection().map(unavailable_error));
         let replicated = &self.replicated;
         self.core.step(input, now, &|| replicated.view().state, outputs);
     }
 
-    fn input(&mut self, message: Message, waiting: &mut Waiting) -> Input {
+    fn input(&mut self, message: Message, pending: &mut PendingReplies) -> Input {
         match message {
             Message::Requests { origin, bytes, requests, answer } => {
-                let ticket = waiting.ticket();
-                waiting.requests.insert(ticket, answer);
+                let ticket = pending.next_ticket();
+                pending.requests.insert(ticket, answer);
                 Input::Requests { ticket, origin, bytes, requests }
             }
-            Message::Lease { scheduler, lane, passes, wall, answer } => {
-                let ticket = waiting.ticket();
-                waiting.leases.insert(ticket, answer);
+            Message::Lease { scheduler, scheduler_shard: lane, passes, wall, answer } => {
+                let ticket = pending.next_ticket();
+                pending.leases.insert(ticket, answer);
                 self.passes.send_modify(|all| {
-                    all.entry(scheduler.clone()).or_default().add(&passes);
+                    all.entry(scheduler.clone()).or_default().merge(&passes);
                 });
-                Input::Lease { ticket, scheduler, lane, wall }
+                Input::Lease { ticket, scheduler, scheduler_shard: lane, wall }
             }
             Message::Forward(forward) => Input::Forward(forward),
             Message::Role(role) => Input::Role(role),
             Message::Committed { batch, result } => Input::Committed { batch, result },
             // Handled by the caller; a tick is harmless.
-            Message::Stop | Message::LaneHolder { .. } => Input::Tick,
+            Message::Stop | Message::SchedulerShardHolder { .. } => Input::Tick,
         }
     }
 
-    fn act(&mut self, outputs: &mut Vec<Output>, waiting: &mut Waiting) {
+    fn act(&mut self, outputs: &mut Vec<Output>, pending: &mut PendingReplies) {
         for output in outputs.drain(..) {
             match output {
                 Output::Propose { batch, now, requests } => self.propose(batch, now, requests),
                 Output::Answer { ticket, result } => {
-                    if let Some(answer) = waiting.requests.remove(&ticket) {
+                    if let Some(answer) = pending.requests.remove(&ticket) {
                         // Whoever asked may have gone away; the log has it all the same.
                         let _ = answer.send(result);
                     }
                 }
                 Output::Lease { ticket, answer } => {
-                    if let Some(sender) = waiting.leases.remove(&ticket) {
+                    if let Some(sender) = pending.leases.remove(&ticket) {
                         let _ = sender.send(answer);
                     }
                 }
@@ -201,18 +202,18 @@ impl Loop {
         let replica = self.replica.clone();
         let sender = self.sender.clone();
         // Whoever waits for it would wait for ever, and the entries behind it too.
-        self.supervisor.errand("a proposal", async move {
-            plant("proposal");
-            let removes = requests.iter().all(|request| request.command.makes_room());
+        self.supervisor.spawn_finite("a proposal", async move {
+            failpoint("proposal");
+            let removes = requests.iter().all(|request| request.command.frees_space());
             let purpose = if removes { Purpose::Removal } else { Purpose::Write };
             let payload = encode::save_entry(&Entry { now, requests });
             let result = match replica.propose_for(purpose, payload).await {
-                Ok(done) => verdicts(&done.reply).map(|verdicts| Committed {
+                Ok(done) => decode_verdicts(&done.reply).map(|verdicts| Committed {
                     index: done.index,
                     term: done.term,
                     verdicts,
                 }),
-                Err(error) => Err(unavailable(error)),
+                Err(error) => Err(unavailable_error(error)),
             };
             // The loop may have ended meanwhile.
             let _ = sender.send(Message::Committed { batch, result });
@@ -221,11 +222,11 @@ impl Loop {
 
     /// Nobody is left without an answer. That the master shuts down is said only where nothing was
     /// done: what is on its way through the log may get there without us.
-    fn stop(mut self, waiting: Waiting) {
-        let flying = self.core.flying();
-        for (ticket, answer) in waiting.requests {
-            let _ = answer.send(Err(match flying.contains(&ticket) {
-                true => lost(),
+    fn stop(mut self, pending: PendingReplies) {
+        let in_flight = self.core.in_flight();
+        for (ticket, answer) in pending.requests {
+            let _ = answer.send(Err(match in_flight.contains(&ticket) {
+                true => lost_error(),
                 false => Unavailable::ShuttingDown,
             }));
         }
@@ -235,28 +236,28 @@ impl Loop {
                 let _ = answer.send(Err(Unavailable::ShuttingDown));
             }
         }
-        for (_, answer) in waiting.leases {
+        for (_, answer) in pending.leases {
             let _ = answer.send(Err(Unavailable::ShuttingDown));
         }
     }
 }
 
 /// Of a request that was handed on and not heard of again.
-pub(crate) fn lost() -> Unavailable {
+pub(crate) fn lost_error() -> Unavailable {
     Unavailable::Unknown { why: "the master stopped before the log had answered".into() }
 }
 
-fn verdicts(reply: &[u8]) -> Result<Vec<Verdict>, Unavailable> {
+fn decode_verdicts(reply: &[u8]) -> Result<Vec<Verdict>, Unavailable> {
     postcard::from_bytes(reply).map_err(|error| Unavailable::Unknown { why: error.to_string() })
 }
 
-pub(crate) fn unavailable(error: ProposeError) -> Unavailable {
+pub(crate) fn unavailable_error(error: ProposeError) -> Unavailable {
     match error {
         ProposeError::NotLeader { leader } => {
             Unavailable::NotLeader { leader: leader.map(|(_, peer)| peer.address) }
         }
         ProposeError::Fenced { .. } => Unavailable::NoQuorum,
-        ProposeError::Unsure { .. } | ProposeError::Deposed { .. } => {
+        ProposeError::OutcomeUnknown { .. } | ProposeError::Deposed { .. } => {
             Unavailable::Unknown { why: error.to_string() }
         }
         ProposeError::DiskFull { free, needed } => Unavailable::DiskFull { free, reserve: needed },

@@ -1,54 +1,56 @@
 //! How many bytes of packages users may bring, looked at before the bytes come.
 //!
-//! The log decides, by the figures that the command carries ([`Stored::admit`]); but by then the
+//! The log decides, by the figures that the command carries ([`StoredPackages::check_quota`]); but by then the
 //! bytes are on the disks of a majority. So the same rule is asked at the door, with what is on its
 //! way counted as if it had arrived: however many uploads a user begins at once, together they
 //! take no more of the disk than the quota leaves.
 
-use cellwright_cell::blob::{BlobLimits, LEAST, Stored};
+use cellwright_cell::blob::{BlobLimits, MIN_CHARGED_BYTES, StoredPackages};
 use cellwright_cell::command::Actor;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::state::State;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What is on its way, by who brings it.
 #[derive(Clone, Default)]
-pub struct Incoming(Arc<Mutex<BTreeMap<Actor, u64>>>);
+pub struct IncomingUploads(Arc<Mutex<BTreeMap<Actor, u64>>>);
 
 /// Room for one upload; given back when dropped.
 pub struct Claim {
-    incoming: Incoming,
+    incoming: IncomingUploads,
     by: Actor,
     bytes: u64,
 }
 
-impl Incoming {
+impl IncomingUploads {
     /// Room for `bytes`, or for as much as there is where the length is not announced.
     ///
     /// # Errors
     /// When the quota does not allow it.
-    pub fn claim(
+    pub fn claim_upload(
         &self,
         state: &State,
         by: &Actor,
         bytes: Option<u64>,
         limits: BlobLimits,
-    ) -> Result<Claim, Refusal> {
-        let mut on_its_way = self.lock();
-        let stored = Stored::of(state.blobs().iter().map(|(_, row)| row), by);
-        let own = on_its_way.get(by).copied().unwrap_or(0);
-        let all = on_its_way.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        let stored =
-            Stored { own: stored.own.saturating_add(own), all: stored.all.saturating_add(all) };
-        stored.admit(by, bytes.unwrap_or(0), limits)?;
+    ) -> Result<Claim, Rejection> {
+        let mut incoming = self.lock();
+        let stored = StoredPackages::of(state.blobs().iter().map(|(_, row)| row), by);
+        let own = incoming.get(by).copied().unwrap_or(0);
+        let all = incoming.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        let stored = StoredPackages {
+            own: stored.own.saturating_add(own),
+            all: stored.all.saturating_add(all),
+        };
+        stored.check_quota(by, bytes.unwrap_or(0), limits)?;
         let left = match by {
             Actor::User(_) => limits.per_user.saturating_sub(stored.own),
             _ => u64::MAX,
         };
         let left = left.min(limits.in_all.saturating_sub(stored.all));
-        let bytes = bytes.map_or(left, |bytes| bytes.max(LEAST));
-        Ok(self.claimed(&mut on_its_way, by, bytes))
+        let bytes = bytes.map_or(left, |bytes| bytes.max(MIN_CHARGED_BYTES));
+        Ok(self.new_claim(&mut incoming, by, bytes))
     }
 
     /// Room to bring a package of this length once more. It is in the quota already, but lies on
@@ -56,21 +58,21 @@ impl Incoming {
     ///
     /// # Errors
     /// When too much is on its way.
-    pub fn claim_again(
+    pub fn claim_repeat_upload(
         &self,
         by: &Actor,
         bytes: u64,
         limits: BlobLimits,
-    ) -> Result<Claim, Refusal> {
-        let mut on_its_way = self.lock();
-        let own = on_its_way.get(by).copied().unwrap_or(0);
-        let all = on_its_way.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
-        Stored { own, all }.admit(by, bytes, limits)?;
-        Ok(self.claimed(&mut on_its_way, by, bytes))
+    ) -> Result<Claim, Rejection> {
+        let mut incoming = self.lock();
+        let own = incoming.get(by).copied().unwrap_or(0);
+        let all = incoming.values().fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        StoredPackages { own, all }.check_quota(by, bytes, limits)?;
+        Ok(self.new_claim(&mut incoming, by, bytes))
     }
 
-    fn claimed(&self, on_its_way: &mut BTreeMap<Actor, u64>, by: &Actor, bytes: u64) -> Claim {
-        let claimed = on_its_way.entry(by.clone()).or_default();
+    fn new_claim(&self, incoming: &mut BTreeMap<Actor, u64>, by: &Actor, bytes: u64) -> Claim {
+        let claimed = incoming.entry(by.clone()).or_default();
         *claimed = claimed.saturating_add(bytes);
         Claim { incoming: self.clone(), by: by.clone(), bytes }
     }
@@ -89,9 +91,9 @@ impl Incoming {
 impl Claim {
     /// What to say when more came.
     #[must_use]
-    pub fn exceeded(&self, state: &State, limits: BlobLimits) -> Option<Refusal> {
-        let stored = Stored::of(state.blobs().iter().map(|(_, row)| row), &self.by);
-        stored.admit(&self.by, self.bytes.saturating_add(1), limits).err()
+    pub fn exceeded_rejection(&self, state: &State, limits: BlobLimits) -> Option<Rejection> {
+        let stored = StoredPackages::of(state.blobs().iter().map(|(_, row)| row), &self.by);
+        stored.check_quota(&self.by, self.bytes.saturating_add(1), limits).err()
     }
 
     /// Most bytes that may come.
@@ -103,11 +105,11 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut on_its_way = self.incoming.lock();
-        let left = on_its_way.get(&self.by).copied().unwrap_or(0).saturating_sub(self.bytes);
+        let mut incoming = self.incoming.lock();
+        let left = incoming.get(&self.by).copied().unwrap_or(0).saturating_sub(self.bytes);
         match left {
-            0 => on_its_way.remove(&self.by),
-            left => on_its_way.insert(self.by.clone(), left),
+            0 => incoming.remove(&self.by),
+            left => incoming.insert(self.by.clone(), left),
         };
     }
 }
@@ -120,22 +122,24 @@ mod tests {
     #[test]
     fn uploads_at_once_share_the_quota_and_give_back_what_they_did_not_use() {
         let cell = Cell::with_machines(0);
-        let limits = BlobLimits { per_user: 10 * LEAST, in_all: 15 * LEAST };
-        let incoming = Incoming::default();
-        let claim =
-            |by: &str, bytes| incoming.claim(&cell.state, &Actor::User(name(by)), bytes, limits);
-        let first = claim("ubar", Some(6 * LEAST)).ok().unwrap();
-        let refused = claim("ubar", Some(6 * LEAST)).err().unwrap().to_string();
+        let limits =
+            BlobLimits { per_user: 10 * MIN_CHARGED_BYTES, in_all: 15 * MIN_CHARGED_BYTES };
+        let incoming = IncomingUploads::default();
+        let claim = |by: &str, bytes| {
+            incoming.claim_upload(&cell.state, &Actor::User(name(by)), bytes, limits)
+        };
+        let first = claim("ubar", Some(6 * MIN_CHARGED_BYTES)).ok().unwrap();
+        let refused = claim("ubar", Some(6 * MIN_CHARGED_BYTES)).err().unwrap().to_string();
         let quota = "packages of ubar take 393216 bytes; 393216 more would exceed the quota of \
                      655360";
         assert_eq!(refused, quota);
         let rest = claim("ubar", None).ok().unwrap();
-        assert_eq!(rest.bytes(), 4 * LEAST);
-        assert_eq!(claim("ufoo", None).ok().unwrap().bytes(), 5 * LEAST);
+        assert_eq!(rest.bytes(), 4 * MIN_CHARGED_BYTES);
+        assert_eq!(claim("ufoo", None).ok().unwrap().bytes(), 5 * MIN_CHARGED_BYTES);
         drop(rest);
-        assert!(claim("ubar", Some(6 * LEAST)).is_err());
+        assert!(claim("ubar", Some(6 * MIN_CHARGED_BYTES)).is_err());
         drop(first);
-        assert_eq!(claim("ubar", None).ok().unwrap().bytes(), 10 * LEAST);
+        assert_eq!(claim("ubar", None).ok().unwrap().bytes(), 10 * MIN_CHARGED_BYTES);
         assert!(incoming.lock().is_empty());
     }
 }

@@ -1,11 +1,11 @@
 //! Calls to other replicas. Over HTTP in the product, over a simulated network in the simulator;
 //! the rest of the master does not know which.
 
-use crate::refused::RefusedPoll;
-use crate::replicated::Replicated;
+use crate::rejected_polls::RejectedPoll;
+use crate::replicated_state::ReplicatedState;
 use crate::usage::MachineUsage;
-use cellwright_api::internal::LinkForward;
-use cellwright_history::{Mark, Told, UsageRow};
+use cellwright_api::internal::LinkShardReport;
+use cellwright_history::{UsageBatch, UsageCursor, UsageRow};
 use cellwright_store::{CallError, CallFuture, NodeId, Peer, RaftAnswer, RaftCall, Transport};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
@@ -15,17 +15,17 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum PeerCall {
     Raft {
-        /// Of the caller's log; see [`refusal`].
-        era: u64,
+        /// Of the caller's log; see [`epoch_rejection`].
+        log_epoch: u64,
         /// The caller, who proves its name and says its number.
         from: NodeId,
         call: RaftCall,
     },
-    Forward(LinkForward),
+    Forward(LinkShardReport),
     /// What do the tasks of your share of the machines use?
     Usage,
     /// What did they use, after this mark in your book and up to now?
-    PastUsage(Mark),
+    PastUsage(UsageCursor),
     /// What stands in your event or audit log between these log indexes, exclusive?
     Records {
         log: RecordLog,
@@ -33,7 +33,7 @@ pub enum PeerCall {
         until: u64,
     },
     /// Whose polls do you refuse?
-    RefusedPolls,
+    RejectedPolls,
 }
 
 /// Which of the logs that every replica writes for itself.
@@ -45,7 +45,7 @@ pub enum RecordLog {
 
 /// What a replica has of a stretch of its event or audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordsTold {
+pub struct RecordRange {
     /// Log index, time in milliseconds, what was written.
     pub records: Vec<(u64, u64, Vec<u8>)>,
     /// Everything up to this log index is here or in these; nothing where that is not known.
@@ -56,22 +56,22 @@ pub struct RecordsTold {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PastUsage {
     /// From its book.
-    pub told: Told,
+    pub written: UsageBatch,
     /// Not written yet.
-    pub present: Vec<UsageRow>,
+    pub unwritten: Vec<UsageRow>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum PeerAnswer {
     Raft(RaftAnswer),
     /// The caller's log is not the one this replica keeps.
-    Foreign(String),
+    WrongLog(String),
     /// `false`: not the leader of that term; the shard looks for the leader again.
     Forwarded(bool),
     Usage(Vec<MachineUsage>),
     PastUsage(PastUsage),
-    Records(RecordsTold),
-    RefusedPolls(Vec<RefusedPoll>),
+    Records(RecordRange),
+    RejectedPolls(Vec<RejectedPoll>),
 }
 
 pub trait Peers: Send + Sync + 'static {
@@ -83,24 +83,24 @@ pub trait Peers: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<PeerAnswer, CallError>>;
 
     /// Replicas whose last answer was that this one was removed from the cell.
-    fn sent_away_by(&self) -> BTreeSet<NodeId> {
+    fn removed_by(&self) -> BTreeSet<NodeId> {
         BTreeSet::new()
     }
 }
 
-/// Why a replica whose log is of era `mine` takes no part in a log of era `theirs`.
+/// Why a replica whose log is of era `own_epoch` takes no part in a log of era `peer_epoch`.
 ///
 /// A cell restored from a checkpoint has the names, ids and certificates of the one before. Should
 /// a replica of that one still run, or come back, each would take the other's terms and entries for
 /// its own, and the restored state would be overwritten by the log it was to replace. The era tells
 /// them apart. A replica that holds nothing yet (`index` 0) takes what it is given.
 #[must_use]
-pub fn refusal(mine: u64, index: u64, theirs: u64) -> Option<String> {
-    let holds_nothing = mine == 0 && index == 0;
-    if mine == theirs || holds_nothing {
+pub fn epoch_rejection(own_epoch: u64, index: u64, peer_epoch: u64) -> Option<String> {
+    let holds_nothing = own_epoch == 0 && index == 0;
+    if own_epoch == peer_epoch || holds_nothing {
         return None;
     }
-    Some(match mine > theirs {
+    Some(match own_epoch > peer_epoch {
         true => "this cell was restored from a checkpoint, and the caller belongs to the one \
                  before; end it, empty its data_dir and let it join again"
             .into(),
@@ -111,27 +111,27 @@ pub fn refusal(mine: u64, index: u64, theirs: u64) -> Option<String> {
 }
 
 /// Raft's calls as calls among others.
-pub struct RaftOver {
+pub struct RaftTransport {
     pub id: NodeId,
     pub peers: Arc<dyn Peers>,
-    pub replicated: Arc<Replicated>,
+    pub replicated: Arc<ReplicatedState>,
 }
 
-impl Transport for RaftOver {
+impl Transport for RaftTransport {
     fn call(&self, to: NodeId, peer: Peer, call: RaftCall) -> CallFuture {
-        let era = self.replicated.with(|view| view.era);
+        let log_epoch = self.replicated.with(|view| view.log_epoch);
         let address = peer.address.clone();
-        let answer = self.peers.call(to, peer, PeerCall::Raft { era, from: self.id, call });
+        let answer = self.peers.call(to, peer, PeerCall::Raft { log_epoch, from: self.id, call });
         Box::pin(async move {
             match answer.await? {
                 PeerAnswer::Raft(answer) => Ok(answer),
-                PeerAnswer::Foreign(why) => {
+                PeerAnswer::WrongLog(why) => {
                     Err(CallError::Unreachable(format!("{address}: refused: {why}")))
                 }
                 PeerAnswer::Forwarded(_)
                 | PeerAnswer::Usage(_)
                 | PeerAnswer::PastUsage(_)
-                | PeerAnswer::RefusedPolls(_)
+                | PeerAnswer::RejectedPolls(_)
                 | PeerAnswer::Records(_) => {
                     Err(CallError::Failed("the peer answered another question".into()))
                 }
@@ -142,11 +142,11 @@ impl Transport for RaftOver {
 
 #[cfg(test)]
 mod tests {
-    use super::refusal;
+    use super::epoch_rejection;
 
     #[test]
     fn logs_of_two_eras_are_kept_apart_and_an_empty_replica_takes_either() {
-        for (mine, index, theirs, refused) in [
+        for (own_epoch, index, peer_epoch, refused) in [
             (0, 0, 0, false),
             (0, 0, 7, false),
             (0, 9, 0, false),
@@ -157,10 +157,10 @@ mod tests {
             (0, 9, 7, true),
             (6, 9, 7, true),
         ] {
-            let why = refusal(mine, index, theirs);
-            assert_eq!(why.is_some(), refused, "{mine} {index} {theirs}: {why:?}");
+            let why = epoch_rejection(own_epoch, index, peer_epoch);
+            assert_eq!(why.is_some(), refused, "{own_epoch} {index} {peer_epoch}: {why:?}");
         }
-        assert!(refusal(7, 2, 0).unwrap().contains("the caller belongs to the one before"));
-        assert!(refusal(0, 9, 7).unwrap().contains("this replica belongs to a cell"));
+        assert!(epoch_rejection(7, 2, 0).unwrap().contains("the caller belongs to the one before"));
+        assert!(epoch_rejection(0, 9, 7).unwrap().contains("this replica belongs to a cell"));
     }
 }

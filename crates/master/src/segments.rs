@@ -22,19 +22,19 @@ mod repair;
 use cellwright_cell::time::{Span, Time};
 use cellwright_store::Disk;
 use cellwright_supervise::lock;
-use file::{DIGITS, HEADER, SYNCED, Step, Synced};
-pub use repair::Filled;
+use file::{NAME_DIGITS, SEGMENT_HEADER_LEN, SYNC_MARK_FILE, ScanStep, SyncMark};
+pub use repair::FillResult;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A reader looks at the file from the last mark before what it wants.
-const MARK_EVERY: u64 = 64 << 10;
+const MARK_INTERVAL: u64 = 64 << 10;
 /// Bytes read from a file at once.
-const CHUNK: u64 = 1 << 20;
+const CHUNK_BYTES: u64 = 1 << 20;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
+pub struct RetentionLimits {
     pub segment_bytes: u64,
     /// Of all segments together; the newest segment stays in any case.
     pub total_bytes: u64,
@@ -50,10 +50,10 @@ pub struct Record {
 
 /// A stretch of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct RecordBatch {
     pub records: Vec<Record>,
     /// Some that were asked for, before the first of these, are not here.
-    pub gap: bool,
+    pub has_gap: bool,
 }
 
 /// Numbers whose records are not here though they should be: those between, exclusive.
@@ -69,7 +69,7 @@ pub struct Hole {
 
 /// What opening found at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct OpenReport {
     /// Bytes of a torn write that were cut off.
     pub torn: u64,
     /// Records up to this number had been synced and are gone from the end.
@@ -82,34 +82,34 @@ pub struct Found {
 pub struct Segments {
     disk: Arc<dyn Disk>,
     dir: &'static str,
-    keep: Keep,
-    inner: Mutex<Inner>,
+    retention: RetentionLimits,
+    state: Mutex<SegmentsState>,
 }
 
 #[derive(Default)]
-struct Inner {
-    list: Vec<Segment>,
+struct SegmentsState {
+    segments: Vec<Segment>,
     last: u64,
     /// A write failed half-way and could not be undone; nothing may follow it.
-    broken: bool,
+    is_broken: bool,
     /// Damage inside segments.
     holes: Vec<Hole>,
     /// Counts segments that were written anew: what was read of one before may stand elsewhere.
-    rewritten: u64,
-    synced: Option<Synced>,
+    rewrites: u64,
+    synced: Option<SyncMark>,
 }
 
 #[derive(Clone)]
 struct Segment {
     after: u64,
     /// Something is missing between the segment before and this one.
-    gap: bool,
+    has_gap: bool,
     /// Where its records end.
     bytes: u64,
     /// It is complete, and this is the last number that it speaks of.
-    sealed: Option<u64>,
+    sealed_at: Option<u64>,
     /// Time of its first record.
-    since: Option<Time>,
+    first_record_at: Option<Time>,
     /// Numbers and where they stand, ascending. Only of segments this process wrote or recovered.
     marks: Vec<(u64, u64)>,
 }
@@ -120,140 +120,140 @@ impl Segments {
     pub fn open(
         disk: Arc<dyn Disk>,
         dir: &'static str,
-        keep: Keep,
-    ) -> io::Result<(Segments, Found)> {
+        retention: RetentionLimits,
+    ) -> io::Result<(Segments, OpenReport)> {
         let mut afters: Vec<u64> =
-            disk.list(dir)?.iter().filter_map(|n| file::number_of(n)).collect();
+            disk.list(dir)?.iter().filter_map(|n| file::segment_number(n)).collect();
         afters.sort_unstable();
-        let synced = Synced::read(&*disk, &format!("{dir}/{SYNCED}"))?;
-        let log = Segments { disk, dir, keep, inner: Mutex::default() };
-        let mut inner = Inner { synced, ..Inner::default() };
-        let mut found = Found::default();
+        let synced = SyncMark::read(&*disk, &format!("{dir}/{SYNC_MARK_FILE}"))?;
+        let log = Segments { disk, dir, retention, state: Mutex::default() };
+        let mut state = SegmentsState { synced, ..SegmentsState::default() };
+        let mut found = OpenReport::default();
         for (at, after) in afters.iter().enumerate() {
             match afters.get(at + 1) {
-                Some(next) => log.survey(&mut inner, *after, *next)?,
-                None => found = log.recover(&mut inner, *after)?,
+                Some(next) => log.scan_old_segment(&mut state, *after, *next)?,
+                None => found = log.recover(&mut state, *after)?,
             }
         }
-        if inner.list.is_empty() {
-            found.lost = inner.synced.filter(|synced| synced.last > 0).map(|synced| synced.last);
+        if state.segments.is_empty() {
+            found.lost = state.synced.filter(|synced| synced.last > 0).map(|synced| synced.last);
         }
-        if let Some(synced) = inner.synced.filter(|_| found.lost.is_none()) {
+        if let Some(synced) = state.synced.filter(|_| found.lost.is_none()) {
             found.covered = synced.covered;
         }
         if let Some(lost) = found.lost {
-            let (dir, last) = (log.dir, inner.last);
+            let (dir, last) = (log.dir, state.last);
             tracing::error!(dir, last, lost, "records that had been synced are gone from the end");
         }
-        *log.lock() = inner;
+        *log.lock() = state;
         Ok((log, found))
     }
 
     /// A segment before the newest: both its ends, or all of it if one is not as it should be.
-    fn survey(&self, inner: &mut Inner, after: u64, next: u64) -> io::Result<()> {
+    fn scan_old_segment(&self, state: &mut SegmentsState, after: u64, next: u64) -> io::Result<()> {
         let path = self.path(after);
         let size = self.disk.size(&path)?;
         let header = file::read_header(&*self.disk, &path, after)?;
-        let mut segment = self.joined(inner, after, header);
+        let mut segment = self.next_segment(state, after, header);
         let sealed = file::read_seal(&*self.disk, &path, after, size)?;
         if header.is_some() && sealed.is_some() {
-            segment.sealed = sealed;
-            segment.bytes = size - file::SEAL as u64;
-            if segment.bytes > HEADER as u64 {
-                let first = self.chunk(&path, HEADER as u64, segment.bytes)?;
-                let first = file::record_at(&first, after, HEADER as u64, 0, after);
-                segment.since = first.map(|(record, _)| record.at);
+            segment.sealed_at = sealed;
+            segment.bytes = size - file::SEAL_LEN as u64;
+            if segment.bytes > SEGMENT_HEADER_LEN as u64 {
+                let first = self.chunk(&path, SEGMENT_HEADER_LEN as u64, segment.bytes)?;
+                let first = file::record_at(&first, after, SEGMENT_HEADER_LEN as u64, 0, after);
+                segment.first_record_at = first.map(|(record, _)| record.at);
             }
         } else {
             let bytes = self.disk.read(&path)?;
-            let (last, end) = self.scan(inner, &mut segment, &bytes);
-            if segment.sealed.is_none() {
+            let (last, end) = self.scan(state, &mut segment, &bytes);
+            if segment.sealed_at.is_none() {
                 // Its end is gone, and with it whatever came before the next one.
-                self.note(inner, after, end as u64, last, next + 1);
+                self.note_damage(state, after, end as u64, last, next + 1);
             }
         }
-        inner.last = segment.sealed.unwrap_or(next);
-        inner.list.push(segment);
+        state.last = segment.sealed_at.unwrap_or(next);
+        state.segments.push(segment);
         Ok(())
     }
 
     /// A segment as the next of the list. Where the one before does not end with the number that
     /// this one comes after, something is missing between them.
-    fn joined(&self, inner: &mut Inner, after: u64, header: Option<bool>) -> Segment {
+    fn next_segment(&self, state: &mut SegmentsState, after: u64, header: Option<bool>) -> Segment {
         let mut segment = Segment::new(after, header == Some(true));
         let mut damaged = header.is_none();
         // Before everything that is kept nothing is missing.
-        let from = inner.list.last().map_or(after, |_| inner.last.min(after));
-        match inner.list.last() {
+        let from = state.segments.last().map_or(after, |_| state.last.min(after));
+        match state.segments.last() {
             // What it knows to be missing was put between them later.
-            Some(before) if before.sealed == Some(after) => segment.gap = false,
+            Some(before) if before.sealed_at == Some(after) => segment.has_gap = false,
             // A gap that it knows of is none; nor is one that was noted with the end before it.
             Some(before) => {
-                damaged |= before.sealed.is_some() && !segment.gap;
-                segment.gap = true;
+                damaged |= before.sealed_at.is_some() && !segment.has_gap;
+                segment.has_gap = true;
             }
             None => {}
         }
         if damaged {
-            self.note(inner, after, 0, from, after + 1);
+            self.note_damage(state, after, 0, from, after + 1);
         }
         segment
     }
 
     /// Reads the newest segment to its end and cuts off a torn write.
-    fn recover(&self, inner: &mut Inner, after: u64) -> io::Result<Found> {
+    fn recover(&self, state: &mut SegmentsState, after: u64) -> io::Result<OpenReport> {
         let path = self.path(after);
         let header = file::read_header(&*self.disk, &path, after)?;
-        let mut segment = self.joined(inner, after, header);
+        let mut segment = self.next_segment(state, after, header);
         let mut bytes = self.disk.read(&path)?;
-        if bytes.len() < HEADER {
-            bytes = file::header(after, segment.gap);
-            self.disk.write_new(&path, &bytes)?;
+        if bytes.len() < SEGMENT_HEADER_LEN {
+            bytes = file::header(after, segment.has_gap);
+            self.disk.write_atomic(&path, &bytes)?;
         }
-        let (last, end) = self.scan(inner, &mut segment, &bytes);
-        let mut found = Found::default();
-        let lost = inner.synced.filter(|synced| {
+        let (last, end) = self.scan(state, &mut segment, &bytes);
+        let mut found = OpenReport::default();
+        let lost = state.synced.filter(|synced| {
             // A segment that had been begun later is gone altogether, or this one is short.
             let short = synced.after == after && synced.bytes > end as u64;
             (synced.after > after || short) && synced.last > last
         });
         found.lost = lost.map(|synced| synced.last);
-        if end < bytes.len() && segment.sealed.is_none() {
+        if end < bytes.len() && segment.sealed_at.is_none() {
             self.disk.truncate(&path, end as u64)?;
             found.torn = (bytes.len() - end) as u64;
             tracing::warn!(path, end, found.torn, "cut off what does not read at the end");
         }
-        inner.last = last;
-        let synced = inner.synced.filter(|synced| synced.after == after && lost.is_none());
-        inner.last = inner.last.max(synced.map_or(0, |synced| synced.last));
-        inner.list.push(segment);
+        state.last = last;
+        let synced = state.synced.filter(|synced| synced.after == after && lost.is_none());
+        state.last = state.last.max(synced.map_or(0, |synced| synced.last));
+        state.segments.push(segment);
         Ok(found)
     }
 
     /// Takes in the records of a segment; its last number and where what is sound ends. Damage
     /// with something sound behind it becomes a hole.
-    fn scan(&self, inner: &mut Inner, segment: &mut Segment, bytes: &[u8]) -> (u64, usize) {
-        let (mut last, mut at) = (segment.after, HEADER);
+    fn scan(&self, state: &mut SegmentsState, segment: &mut Segment, bytes: &[u8]) -> (u64, usize) {
+        let (mut last, mut at) = (segment.after, SEGMENT_HEADER_LEN);
         while at < bytes.len() {
-            match file::step(bytes, segment.after, 0, at, last) {
-                Step::Record { record, size } => {
-                    segment.note(record.number, record.at, at as u64);
+            match file::scan_step(bytes, segment.after, 0, at, last) {
+                ScanStep::Record { record, size } => {
+                    segment.add_mark(record.number, record.at, at as u64);
                     last = record.number;
                     at += size;
                 }
-                Step::Seal { last: end } => {
-                    segment.sealed = Some(end);
+                ScanStep::Seal { last: end } => {
+                    segment.sealed_at = Some(end);
                     segment.bytes = at as u64;
                     return (last.max(end), at);
                 }
-                Step::Damage { next: None } => break,
-                Step::Damage { next: Some(next) } => {
-                    let until = match file::step(bytes, segment.after, 0, next, last) {
-                        Step::Record { record, .. } => record.number,
-                        Step::Seal { last: end } => end + 1,
-                        Step::Damage { .. } => last + 1,
+                ScanStep::Damage { next: None } => break,
+                ScanStep::Damage { next: Some(next) } => {
+                    let until = match file::scan_step(bytes, segment.after, 0, next, last) {
+                        ScanStep::Record { record, .. } => record.number,
+                        ScanStep::Seal { last: end } => end + 1,
+                        ScanStep::Damage { .. } => last + 1,
                     };
-                    self.note(inner, segment.after, at as u64, last, until);
+                    self.note_damage(state, segment.after, at as u64, last, until);
                     at = next;
                 }
             }
@@ -268,20 +268,21 @@ impl Segments {
     /// # Errors
     /// When the disk refuses. The records before are unharmed.
     pub fn append(&self, number: u64, at: Time, payload: &[u8]) -> io::Result<bool> {
-        let mut inner = self.lock();
-        if number <= inner.last {
+        let mut state = self.lock();
+        if number <= state.last {
             return Ok(false);
         }
-        if inner.broken {
+        if state.is_broken {
             return Err(io::Error::other("an earlier write was torn; restart to cut it off"));
         }
         let full = |s: &Segment| {
-            s.sealed.is_some() || (s.bytes >= self.keep.segment_bytes && s.since.is_some())
+            s.sealed_at.is_some()
+                || (s.bytes >= self.retention.segment_bytes && s.first_record_at.is_some())
         };
-        if inner.list.last().is_none_or(full) {
-            self.begin(&mut inner, false)?;
+        if state.segments.last().is_none_or(full) {
+            self.begin_segment(&mut state, false)?;
         }
-        let Some(segment) = inner.list.last() else {
+        let Some(segment) = state.segments.last() else {
             return Err(io::Error::other("no segment to write to"));
         };
         let path = self.path(segment.after);
@@ -290,18 +291,18 @@ impl Segments {
         let offset = segment.bytes;
         // Until it is done: whoever panics here leaves a record of which nobody knows how much is
         // there.
-        inner.broken = true;
+        state.is_broken = true;
         if let Err(error) = self.disk.append(&path, &bytes) {
             let undone = self.disk.truncate(&path, offset);
-            inner.broken = undone.is_err();
+            state.is_broken = undone.is_err();
             return Err(error);
         }
-        if let Some(segment) = inner.list.last_mut() {
-            segment.note(number, at, offset);
+        if let Some(segment) = state.segments.last_mut() {
+            segment.add_mark(number, at, offset);
             segment.bytes += bytes.len() as u64;
         }
-        inner.last = number;
-        inner.broken = false;
+        state.last = number;
+        state.is_broken = false;
         Ok(true)
     }
 
@@ -311,39 +312,39 @@ impl Segments {
     /// # Errors
     /// When the disk refuses.
     pub fn skip_to(&self, number: u64) -> io::Result<()> {
-        let mut inner = self.lock();
-        if number <= inner.last {
+        let mut state = self.lock();
+        if number <= state.last {
             return Ok(());
         }
-        self.seal(&mut inner)?;
-        inner.last = number;
-        self.begin(&mut inner, true)
+        self.seal(&mut state)?;
+        state.last = number;
+        self.begin_segment(&mut state, true)
     }
 
     /// Ends the newest segment: nothing is written to it any more.
-    fn seal(&self, inner: &mut Inner) -> io::Result<()> {
-        let last = inner.last;
-        let Some(full) = inner.list.last_mut().filter(|full| full.sealed.is_none()) else {
+    fn seal(&self, state: &mut SegmentsState) -> io::Result<()> {
+        let last = state.last;
+        let Some(full) = state.segments.last_mut().filter(|full| full.sealed_at.is_none()) else {
             return Ok(());
         };
         let path = self.path(full.after);
         if let Err(error) = self.disk.append(&path, &file::seal(full.after, full.bytes, last)?) {
             let undone = self.disk.truncate(&path, full.bytes);
-            inner.broken = undone.is_err();
+            state.is_broken = undone.is_err();
             return Err(error);
         }
-        full.sealed = Some(last);
+        full.sealed_at = Some(last);
         self.disk.sync(&path)
     }
 
-    fn begin(&self, inner: &mut Inner, gap: bool) -> io::Result<()> {
-        self.seal(inner)?;
-        let after = inner.last;
+    fn begin_segment(&self, state: &mut SegmentsState, has_gap: bool) -> io::Result<()> {
+        self.seal(state)?;
+        let after = state.last;
         // One that nothing had been written to is begun again.
-        let empty = inner.list.pop_if(|newest| newest.after == after);
-        let gap = gap || empty.is_some_and(|empty| empty.gap);
-        self.disk.write_new(&self.path(after), &file::header(after, gap))?;
-        inner.list.push(Segment::new(after, gap));
+        let empty = state.segments.pop_if(|newest| newest.after == after);
+        let has_gap = has_gap || empty.is_some_and(|empty| empty.has_gap);
+        self.disk.write_atomic(&self.path(after), &file::header(after, has_gap))?;
+        state.segments.push(Segment::new(after, has_gap));
         Ok(())
     }
 
@@ -354,12 +355,12 @@ impl Segments {
     /// When the disk refuses; then nothing is known of what was written since the last sync.
     pub fn sync(&self, covered: u64) -> io::Result<()> {
         let (newest, synced) = {
-            let inner = self.lock();
-            let Some(newest) = inner.list.last() else { return Ok(()) };
-            let (after, bytes, last) = (newest.after, newest.bytes, inner.last);
-            let before = inner.synced.map_or(0, |synced| synced.covered);
-            let synced = Synced { after, bytes, last, covered: covered.max(before) };
-            if inner.synced == Some(synced) {
+            let state = self.lock();
+            let Some(newest) = state.segments.last() else { return Ok(()) };
+            let (after, bytes, last) = (newest.after, newest.bytes, state.last);
+            let before = state.synced.map_or(0, |synced| synced.covered);
+            let synced = SyncMark { after, bytes, last, covered: covered.max(before) };
+            if state.synced == Some(synced) {
                 return Ok(());
             }
             (self.path(after), synced)
@@ -369,9 +370,9 @@ impl Segments {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             done => done?,
         }
-        match self.disk.write_new(&format!("{}/{SYNCED}", self.dir), &synced.encode()) {
+        match self.disk.write_atomic(&format!("{}/{SYNC_MARK_FILE}", self.dir), &synced.encode()) {
             // The older note vouches for less, and a full disk must not end the replica.
-            Err(error) if file::is_full(&error) => {
+            Err(error) if file::is_disk_full(&error) => {
                 tracing::warn!(%error, self.dir, "what was synced is not noted");
             }
             noted => {
@@ -387,21 +388,21 @@ impl Segments {
     /// # Errors
     /// When a file cannot be removed.
     pub fn trim(&self, now: Time) -> io::Result<()> {
-        let mut inner = self.lock();
-        while inner.list.len() > 1 {
-            let total: u64 = inner.list.iter().map(|segment| segment.bytes).sum();
+        let mut state = self.lock();
+        while state.segments.len() > 1 {
+            let total: u64 = state.segments.iter().map(|segment| segment.bytes).sum();
             // The next segment began when the oldest one had its last record.
-            let ended = inner.list[1].since;
-            let old = ended.is_some_and(|ended| now.since(ended) > self.keep.age);
-            if total <= self.keep.total_bytes && !old {
+            let ended = state.segments[1].first_record_at;
+            let old = ended.is_some_and(|ended| now.since(ended) > self.retention.age);
+            if total <= self.retention.total_bytes && !old {
                 break;
             }
-            let path = self.path(inner.list[0].after);
+            let path = self.path(state.segments[0].after);
             self.disk.remove(&path)?;
-            inner.list.remove(0);
-            inner.holes.retain(|hole| hole.file != path);
-            let oldest = inner.list[0].after;
-            for hole in inner.holes.iter_mut().filter(|hole| hole.until == oldest + 1) {
+            state.segments.remove(0);
+            state.holes.retain(|hole| hole.file != path);
+            let oldest = state.segments[0].after;
+            for hole in state.holes.iter_mut().filter(|hole| hole.until == oldest + 1) {
                 hole.after = oldest;
             }
         }
@@ -417,7 +418,7 @@ impl Segments {
     /// Everything after this number is here, apart from gaps inside; nothing if there is no file.
     #[must_use]
     pub fn reaches_back_to(&self) -> Option<u64> {
-        self.lock().list.first().map(|segment| segment.after)
+        self.lock().segments.first().map(|segment| segment.after)
     }
 
     /// Records of this number and later, at least one if there is any, then up to `max_bytes`.
@@ -425,33 +426,34 @@ impl Segments {
     ///
     /// # Errors
     /// When a file cannot be read.
-    pub fn read_from(&self, number: u64, max_bytes: usize) -> io::Result<Stretch> {
+    pub fn read_from(&self, number: u64, max_bytes: usize) -> io::Result<RecordBatch> {
         // Files are read without the lock, so that readers do not hold up the writer. What is
         // removed or replaced meanwhile is looked up again.
         loop {
             let (list, last, rewritten) = {
-                let inner = self.lock();
-                (inner.list.clone(), inner.last, inner.rewritten)
+                let state = self.lock();
+                (state.segments.clone(), state.last, state.rewrites)
             };
-            let stretch = Stretch::default();
-            let mut read = Reading { number, room: max_bytes, rewritten, stretch };
+            let batch = RecordBatch::default();
+            let mut read =
+                ReadProgress { number, bytes_left: max_bytes, rewrites: rewritten, batch };
             let done = self.read_list(&list, last, &mut read);
             let first = list.first().map(|segment| segment.after);
-            let is_same = || self.lock().list.first().map(|segment| segment.after) == first;
+            let is_same = || self.lock().segments.first().map(|segment| segment.after) == first;
             match done {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound && !is_same() => {}
-                done => return done.map(|()| read.stretch),
+                done => return done.map(|()| read.batch),
             }
         }
     }
 
-    fn read_list(&self, list: &[Segment], last: u64, read: &mut Reading) -> io::Result<()> {
+    fn read_list(&self, list: &[Segment], last: u64, read: &mut ReadProgress) -> io::Result<()> {
         let number = read.number;
         let first = list.partition_point(|segment| segment.after < number);
-        read.stretch.gap = first == 0 && !list.is_empty() && number > 0;
+        read.batch.has_gap = first == 0 && !list.is_empty() && number > 0;
         for (at, segment) in list.iter().enumerate().skip(first.saturating_sub(1)) {
-            if segment.gap && segment.after >= number && at > 0 && !read.crosses_gap() {
+            if segment.has_gap && segment.after >= number && at > 0 && !read.cross_gap() {
                 break;
             }
             let end = list.get(at + 1).map_or(last, |next| next.after);
@@ -463,11 +465,16 @@ impl Segments {
     }
 
     /// Returns whether there is room for more. `end` is the last number it can speak of.
-    fn read_segment(&self, segment: &Segment, end: u64, read: &mut Reading) -> io::Result<bool> {
+    fn read_segment(
+        &self,
+        segment: &Segment,
+        end: u64,
+        read: &mut ReadProgress,
+    ) -> io::Result<bool> {
         let path = self.path(segment.after);
         let mark = segment.marks.partition_point(|(marked, _)| *marked <= read.number);
         let (mut last, mut offset) = match mark {
-            0 => (segment.after, HEADER as u64),
+            0 => (segment.after, SEGMENT_HEADER_LEN as u64),
             _ => (segment.marks[mark - 1].0 - 1, segment.marks[mark - 1].1),
         };
         while offset < segment.bytes {
@@ -478,7 +485,7 @@ impl Segments {
             {
                 used += size;
                 last = record.number;
-                if record.number >= read.number && !read.takes(record) {
+                if record.number >= read.number && !read.accept(record) {
                     return Ok(false);
                 }
             }
@@ -487,8 +494,8 @@ impl Segments {
                 continue;
             }
             // Not even one: it is damaged here.
-            let (next, until) = self.beyond(segment, offset, last, end, read.rewritten)?;
-            if until > read.number && until > last + 1 && !read.crosses_gap() {
+            let (next, until) = self.next_sound(segment, offset, last, end, read.rewrites)?;
+            if until > read.number && until > last + 1 && !read.cross_gap() {
                 return Ok(false);
             }
             offset = next;
@@ -497,7 +504,7 @@ impl Segments {
     }
 
     /// Where what is sound goes on behind damage at `offset`, and with which number.
-    fn beyond(
+    fn next_sound(
         &self,
         segment: &Segment,
         offset: u64,
@@ -506,21 +513,21 @@ impl Segments {
         rewritten: u64,
     ) -> io::Result<(u64, u64)> {
         let bytes = self.disk.read(&self.path(segment.after))?;
-        let mut inner = self.lock();
-        if inner.rewritten != rewritten {
+        let mut state = self.lock();
+        if state.rewrites != rewritten {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let next = match file::step(&bytes, segment.after, 0, at, last) {
-            Step::Damage { next } => next,
-            Step::Record { .. } | Step::Seal { .. } => Some(at),
+        let next = match file::scan_step(&bytes, segment.after, 0, at, last) {
+            ScanStep::Damage { next } => next,
+            ScanStep::Record { .. } | ScanStep::Seal { .. } => Some(at),
         };
         let record = next.and_then(|next| file::record_at(&bytes, segment.after, 0, next, last));
         let (next, until) = match (next, record) {
             (Some(next), Some((record, _))) => (next as u64, record.number),
             _ => (segment.bytes, end + 1),
         };
-        self.note(&mut inner, segment.after, offset, last, until);
+        self.note_damage(&mut state, segment.after, offset, last, until);
         Ok((next, until))
     }
 
@@ -532,8 +539,8 @@ impl Segments {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Vec::new()),
             read => read,
         };
-        let chunk = read(left.min(CHUNK))?;
-        let whole = file::size_of(&chunk);
+        let chunk = read(left.min(CHUNK_BYTES))?;
+        let whole = file::frame_size(&chunk);
         if whole <= chunk.len() as u64 || whole > left {
             return Ok(chunk);
         }
@@ -541,50 +548,50 @@ impl Segments {
     }
 
     fn path(&self, after: u64) -> String {
-        format!("{}/{after:0DIGITS$}", self.dir)
+        format!("{}/{after:0NAME_DIGITS$}", self.dir)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SegmentsState> {
         // A panic while the list was being changed: what it says of the files may be wrong.
-        lock(&self.inner)
+        lock(&self.state)
     }
 }
 
 /// What a reader asked for and has so far.
-struct Reading {
+struct ReadProgress {
     number: u64,
-    room: usize,
+    bytes_left: usize,
     /// How many segments had been written anew when it began.
-    rewritten: u64,
-    stretch: Stretch,
+    rewrites: u64,
+    batch: RecordBatch,
 }
 
-impl Reading {
+impl ReadProgress {
     /// Goes on behind a gap, if nothing was read before it.
-    fn crosses_gap(&mut self) -> bool {
-        self.stretch.gap |= self.stretch.records.is_empty();
-        self.stretch.records.is_empty()
+    fn cross_gap(&mut self) -> bool {
+        self.batch.has_gap |= self.batch.records.is_empty();
+        self.batch.records.is_empty()
     }
 
-    fn takes(&mut self, record: Record) -> bool {
-        if record.payload.len() > self.room && !self.stretch.records.is_empty() {
+    fn accept(&mut self, record: Record) -> bool {
+        if record.payload.len() > self.bytes_left && !self.batch.records.is_empty() {
             return false;
         }
-        self.room = self.room.saturating_sub(record.payload.len());
-        self.stretch.records.push(record);
+        self.bytes_left = self.bytes_left.saturating_sub(record.payload.len());
+        self.batch.records.push(record);
         true
     }
 }
 
 impl Segment {
-    fn new(after: u64, gap: bool) -> Segment {
-        let bytes = HEADER as u64;
-        Segment { after, gap, bytes, sealed: None, since: None, marks: Vec::new() }
+    fn new(after: u64, has_gap: bool) -> Segment {
+        let bytes = SEGMENT_HEADER_LEN as u64;
+        Segment { after, has_gap, bytes, sealed_at: None, first_record_at: None, marks: Vec::new() }
     }
 
-    fn note(&mut self, number: u64, at: Time, offset: u64) {
-        self.since.get_or_insert(at);
-        if self.marks.last().is_none_or(|(_, marked)| offset - marked >= MARK_EVERY) {
+    fn add_mark(&mut self, number: u64, at: Time, offset: u64) {
+        self.first_record_at.get_or_insert(at);
+        if self.marks.last().is_none_or(|(_, marked)| offset - marked >= MARK_INTERVAL) {
             self.marks.push((number, offset));
         }
     }

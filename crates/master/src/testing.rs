@@ -6,24 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder of its own that goes away with the test.
-pub struct Folder(pub PathBuf);
+pub struct TempFolder(pub PathBuf);
 
-impl Default for Folder {
-    fn default() -> Folder {
-        Folder::new()
+impl Default for TempFolder {
+    fn default() -> TempFolder {
+        TempFolder::new()
     }
 }
 
-impl Folder {
+impl TempFolder {
     #[must_use]
-    pub fn new() -> Folder {
+    pub fn new() -> TempFolder {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("cellwright-records-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         drop(std::fs::remove_dir_all(&path));
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TempFolder(path)
     }
 
     #[must_use]
@@ -32,7 +32,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         drop(std::fs::remove_dir_all(&self.0));
     }

@@ -21,10 +21,10 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 /// What is older says nothing of the present.
-const KEPT: Duration = Duration::from_secs(60);
+const MAX_AGE: Duration = Duration::from_secs(60);
 /// How often others are asked while somebody looks, and how long they may take.
-const ASK_EVERY: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the tasks of one machine used, as it travels between replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,76 +36,77 @@ pub struct MachineUsage {
 }
 
 #[derive(Clone, Debug)]
-struct Said {
+struct MachineReport {
     at: Instant,
     /// Sorted by task.
     tasks: Arc<[TaskUsage]>,
     /// Said to this replica, not to another that passed it on.
-    own: bool,
+    is_local: bool,
 }
 
 /// One moment of it.
 #[derive(Clone, Debug, Default)]
-pub struct Usage(Arc<BTreeMap<MachineId, Said>>);
+pub struct UsageSnapshot(Arc<BTreeMap<MachineId, MachineReport>>);
 
-impl Usage {
-    fn said(&self, machine: MachineId) -> Option<&Said> {
-        self.0.get(&machine).filter(|said| said.at.elapsed() < KEPT)
+impl UsageSnapshot {
+    fn fresh_report(&self, machine: MachineId) -> Option<&MachineReport> {
+        self.0.get(&machine).filter(|report| report.at.elapsed() < MAX_AGE)
     }
 
     /// All tasks of a machine together.
     #[must_use]
     pub fn of_machine(&self, machine: MachineId) -> Option<Resources> {
-        let said = self.said(machine)?;
-        Some(said.tasks.iter().fold(Resources::ZERO, |sum, task| sum.plus(task.used)))
+        let report = self.fresh_report(machine)?;
+        Some(report.tasks.iter().fold(Resources::ZERO, |sum, task| sum.plus(task.used)))
     }
 
     #[must_use]
     pub fn of_task(&self, machine: MachineId, task: TaskId, attempt: u32) -> Option<Resources> {
-        let said = self.said(machine)?;
-        let at = said.tasks.binary_search_by_key(&task, |usage| usage.task).ok()?;
-        let found = &said.tasks[at];
+        let report = self.fresh_report(machine)?;
+        let at = report.tasks.binary_search_by_key(&task, |usage| usage.task).ok()?;
+        let found = &report.tasks[at];
         (found.attempt == attempt).then_some(found.used)
     }
 }
 
 /// Where it is kept.
 #[derive(Debug, Default)]
-pub struct UsageBook {
-    held: RwLock<Usage>,
-    asked: RwLock<Option<Instant>>,
+pub struct UsageCache {
+    snapshot: RwLock<UsageSnapshot>,
+    refreshed_at: RwLock<Option<Instant>>,
 }
 
-impl UsageBook {
+impl UsageCache {
     /// What an agent said.
-    pub fn note(&self, machine: MachineId, tasks: Vec<TaskUsage>) {
-        self.enter(machine, Instant::now(), tasks, true);
+    pub fn record_report(&self, machine: MachineId, tasks: Vec<TaskUsage>) {
+        self.insert(machine, Instant::now(), tasks, true);
     }
 
-    fn enter(&self, machine: MachineId, at: Instant, mut tasks: Vec<TaskUsage>, own: bool) {
+    fn insert(&self, machine: MachineId, at: Instant, mut tasks: Vec<TaskUsage>, is_local: bool) {
         tasks.sort_unstable_by_key(|usage| usage.task);
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
         let newer = held.0.get(&machine).is_none_or(|known| known.at <= at);
         if newer {
-            let said = Said { at, tasks: tasks.into(), own };
-            Arc::make_mut(&mut held.0).insert(machine, said);
+            let report = MachineReport { at, tasks: tasks.into(), is_local };
+            Arc::make_mut(&mut held.0).insert(machine, report);
         }
     }
 
     #[must_use]
-    pub fn read(&self) -> Usage {
-        self.held.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn read(&self) -> UsageSnapshot {
+        self.snapshot.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What agents said to this replica, for another one that asks.
     #[must_use]
-    pub fn own(&self) -> Vec<MachineUsage> {
+    pub fn local_usage(&self) -> Vec<MachineUsage> {
         let usage = self.read();
-        let own = usage.0.iter().filter(|(_, said)| said.own && said.at.elapsed() < KEPT);
-        own.map(|(machine, said)| MachineUsage {
+        let own =
+            usage.0.iter().filter(|(_, report)| report.is_local && report.at.elapsed() < MAX_AGE);
+        own.map(|(machine, report)| MachineUsage {
             machine: *machine,
-            age: u64::try_from(said.at.elapsed().as_millis()).unwrap_or(u64::MAX),
-            tasks: said.tasks.to_vec(),
+            age: u64::try_from(report.at.elapsed().as_millis()).unwrap_or(u64::MAX),
+            tasks: report.tasks.to_vec(),
         })
         .collect()
     }
@@ -115,38 +116,38 @@ impl UsageBook {
         if others.is_empty() || !self.is_due() {
             return;
         }
-        let asked = others
+        let calls = others
             .into_iter()
-            .map(|(id, peer)| timeout(PATIENCE, peers.call(id, peer, PeerCall::Usage)));
-        for answer in join_all(asked).await {
+            .map(|(id, peer)| timeout(CALL_TIMEOUT, peers.call(id, peer, PeerCall::Usage)));
+        for answer in join_all(calls).await {
             // Whoever does not answer leaves blanks, which readers are shown as such.
-            let Ok(Ok(PeerAnswer::Usage(told))) = answer else { continue };
-            self.take_in(told);
+            let Ok(Ok(PeerAnswer::Usage(reports))) = answer else { continue };
+            self.merge(reports);
         }
-        self.forget();
+        self.drop_stale();
     }
 
     fn is_due(&self) -> bool {
-        let mut asked = self.asked.write().unwrap_or_else(PoisonError::into_inner);
-        let due = asked.is_none_or(|at| at.elapsed() >= ASK_EVERY);
+        let mut refreshed_at = self.refreshed_at.write().unwrap_or_else(PoisonError::into_inner);
+        let due = refreshed_at.is_none_or(|at| at.elapsed() >= REFRESH_INTERVAL);
         if due {
-            *asked = Some(Instant::now());
+            *refreshed_at = Some(Instant::now());
         }
         due
     }
 
-    fn take_in(&self, told: Vec<MachineUsage>) {
-        for MachineUsage { machine, age, tasks } in told {
+    fn merge(&self, reports: Vec<MachineUsage>) {
+        for MachineUsage { machine, age, tasks } in reports {
             let Some(at) = Instant::now().checked_sub(Duration::from_millis(age)) else { continue };
-            self.enter(machine, at, tasks, false);
+            self.insert(machine, at, tasks, false);
         }
     }
 
     /// Machines nobody speaks of any more.
-    fn forget(&self) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if held.0.values().any(|said| said.at.elapsed() >= KEPT) {
-            Arc::make_mut(&mut held.0).retain(|_, said| said.at.elapsed() < KEPT);
+    fn drop_stale(&self) {
+        let mut held = self.snapshot.write().unwrap_or_else(PoisonError::into_inner);
+        if held.0.values().any(|report| report.at.elapsed() >= MAX_AGE) {
+            Arc::make_mut(&mut held.0).retain(|_, report| report.at.elapsed() < MAX_AGE);
         }
     }
 }
@@ -168,18 +169,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_last_word_of_a_machine_counts_until_it_is_old() {
-        let book = UsageBook::default();
-        book.note(MachineId(1), vec![used(9, 1, 5), used(7, 2, 30)]);
+        let book = UsageCache::default();
+        book.record_report(MachineId(1), vec![used(9, 1, 5), used(7, 2, 30)]);
         let usage = book.read();
         assert_eq!(cpu(usage.of_machine(MachineId(1))), Some(35));
         assert_eq!(cpu(usage.of_task(MachineId(1), TaskId(7), 2)), Some(30));
         assert_eq!(usage.of_task(MachineId(1), TaskId(7), 1), None, "of an earlier attempt");
         assert_eq!(usage.of_machine(MachineId(2)), None, "nobody said anything");
-        book.note(MachineId(1), vec![]);
+        book.record_report(MachineId(1), vec![]);
         assert_eq!(cpu(book.read().of_machine(MachineId(1))), Some(0), "nothing runs any more");
-        tokio::time::advance(KEPT).await;
+        tokio::time::advance(MAX_AGE).await;
         assert_eq!(book.read().of_machine(MachineId(1)), None);
-        assert_eq!(book.own(), []);
+        assert_eq!(book.local_usage(), []);
     }
 
     struct Other(AtomicU32);
@@ -193,28 +194,29 @@ mod tests {
         ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
             assert!(matches!(call, PeerCall::Usage));
             self.0.fetch_add(1, Ordering::Relaxed);
-            let told = |machine, age| MachineUsage { machine, age, tasks: vec![used(3, 1, 40)] };
-            let all = vec![told(MachineId(1), 900), told(MachineId(2), 900)];
+            let usage_of =
+                |machine, age| MachineUsage { machine, age, tasks: vec![used(3, 1, 40)] };
+            let all = vec![usage_of(MachineId(1), 900), usage_of(MachineId(2), 900)];
             Box::pin(async move { Ok(PeerAnswer::Usage(all)) })
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn others_are_asked_now_and_then_and_do_not_overrule_newer_words() {
-        let (book, asked) = (UsageBook::default(), Arc::new(Other(AtomicU32::new(0))));
-        let peers: Arc<dyn Peers> = asked.clone();
+        let (book, peer) = (UsageCache::default(), Arc::new(Other(AtomicU32::new(0))));
+        let peers: Arc<dyn Peers> = peer.clone();
         let others = || vec![(2, Peer { name: "m2".into(), address: "127.0.0.1:1".into() })];
         tokio::time::advance(Duration::from_secs(2)).await;
-        book.note(MachineId(1), vec![used(3, 1, 10)]);
+        book.record_report(MachineId(1), vec![used(3, 1, 10)]);
         book.refresh(&peers, others()).await;
         book.refresh(&peers, others()).await;
-        assert_eq!(asked.0.load(Ordering::Relaxed), 1);
+        assert_eq!(peer.0.load(Ordering::Relaxed), 1);
         let usage = book.read();
         assert_eq!(cpu(usage.of_machine(MachineId(1))), Some(10), "its own word is newer");
         assert_eq!(cpu(usage.of_machine(MachineId(2))), Some(40));
-        assert_eq!(book.own().len(), 1, "what was passed on is not passed on again");
-        tokio::time::advance(ASK_EVERY).await;
+        assert_eq!(book.local_usage().len(), 1, "what was passed on is not passed on again");
+        tokio::time::advance(REFRESH_INTERVAL).await;
         book.refresh(&peers, others()).await;
-        assert_eq!(asked.0.load(Ordering::Relaxed), 2);
+        assert_eq!(peer.0.load(Ordering::Relaxed), 2);
     }
 }

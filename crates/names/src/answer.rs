@@ -12,17 +12,17 @@
 //! resolvers forget a "no" as fast as a "yes".
 
 use crate::directory::{Directory, Endpoint};
-use crate::standing::Roll;
+use crate::task_status::JobStatus;
 use crate::zone::Zone;
 use cellwright_cell::name::{JobKey, Name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// Seconds an answer may be believed; promised to be at most 5.
-pub const TTL: u32 = 2;
+pub const TTL_SECONDS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     A,
     Aaaa,
     Srv,
@@ -35,11 +35,11 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub name: String,
-    pub data: Data,
+    pub data: RecordData,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Data {
+pub enum RecordData {
     Address(IpAddr),
     Service {
         port: u16,
@@ -60,128 +60,128 @@ pub enum Answer {
         /// What the asker will want to know next.
         additional: Vec<Record>,
         /// There are more than were asked for.
-        more: bool,
+        truncated: bool,
     },
     /// The name exists and has nothing of that kind.
     NoData,
-    NoName,
+    NxDomain,
     /// Not a name of this cell.
-    NotOurs,
+    OutsideZone,
 }
 
 /// Answers for `name`, in lower case. `turn` says with which task to begin, so that askers who take
-/// the first answer do not all take the same. Of a job of thousands no more than `most` are told:
+/// the first answer do not all take the same. Of a job of thousands no more than `max` are told:
 /// whoever asks must not make us spell them all for a packet that holds a few.
 #[must_use]
 pub fn answer(
     directory: &Directory,
     zone: &Zone,
     name: &str,
-    kind: Kind,
-    (turn, most): (usize, usize),
+    kind: RecordKind,
+    (turn, max): (usize, usize),
 ) -> Answer {
-    let Some(labels) = zone.inside(name) else { return Answer::NotOurs };
+    let Some(labels) = zone.relative_labels(name) else { return Answer::OutsideZone };
     let name = name.strip_suffix('.').unwrap_or(name);
     match labels.as_slice() {
         [] => match kind {
-            Kind::Soa | Kind::Any => records(vec![authority(directory, zone)]),
+            RecordKind::Soa | RecordKind::Any => records(vec![soa_record(directory, zone)]),
             _ => Answer::NoData,
         },
         [user] => match Name::new(user) {
             Ok(user) if directory.has_user(&user) => Answer::NoData,
-            _ => Answer::NoName,
+            _ => Answer::NxDomain,
         },
-        [protocol, rest @ ..] if is_protocol(protocol) => match tasks(directory, rest) {
+        [protocol, rest @ ..] if is_protocol(protocol) => match find_job(directory, rest) {
             Some(_) => Answer::NoData,
-            None => Answer::NoName,
+            None => Answer::NxDomain,
         },
         [port, protocol, rest @ ..] if is_protocol(protocol) => {
-            let found = tasks(directory, rest);
-            match (found, port_number(port)) {
-                (Some(found), Some(number)) => {
-                    services(zone, name, &found, kind, number, (turn, most))
+            let job = find_job(directory, rest);
+            match (job, port_number(port)) {
+                (Some(job), Some(number)) => {
+                    service_answer(zone, name, &job, kind, number, (turn, max))
                 }
-                _ => Answer::NoName,
+                _ => Answer::NxDomain,
             }
         }
-        labels => match tasks(directory, labels) {
-            Some(found) => plain(zone, name, &found, kind, (turn, most)),
-            None => Answer::NoName,
+        labels => match find_job(directory, labels) {
+            Some(job) => plain_answer(zone, name, &job, kind, (turn, max)),
+            None => Answer::NxDomain,
         },
     }
 }
 
 /// The start of authority, which goes with every "no".
 #[must_use]
-pub fn authority(directory: &Directory, zone: &Zone) -> Record {
+pub fn soa_record(directory: &Directory, zone: &Zone) -> Record {
     let serial = u32::try_from(directory.version() & u64::from(u32::MAX)).unwrap_or(0);
-    Record { name: zone.origin().to_owned(), data: Data::Authority { serial } }
+    Record { name: zone.origin().to_owned(), data: RecordData::Authority { serial } }
 }
 
 /// The tasks of a job that a name means: all, or one.
-struct Found<'a> {
+struct JobMatch<'a> {
     job: JobKey,
     tasks: &'a BTreeMap<u32, Endpoint>,
     only: Option<u32>,
-    roll: &'a Roll,
+    statuses: &'a JobStatus,
 }
 
 /// Of a job that nobody can reach.
-static NOWHERE: BTreeMap<u32, Endpoint> = BTreeMap::new();
+static NO_ENDPOINTS: BTreeMap<u32, Endpoint> = BTreeMap::new();
 
-impl<'a> Found<'a> {
+impl<'a> JobMatch<'a> {
     /// In order, from the one whose turn it is. Nothing is copied: there may be thousands.
-    fn turned(&self, turn: usize) -> impl Iterator<Item = (u32, &'a Endpoint)> {
-        let (from, to) = match self.only {
+    fn rotated(&self, turn: usize) -> impl Iterator<Item = (u32, &'a Endpoint)> {
+        let (from, end) = match self.only {
             Some(index) => (index, index),
             None => (0, u32::MAX),
         };
         let tasks = self.tasks;
         let count = if self.only.is_some() { 1 } else { tasks.len() };
         let by = turn % count.max(1);
-        let whole = move || tasks.range(from..=to).map(|(index, endpoint)| (*index, endpoint));
+        let whole = move || tasks.range(from..=end).map(|(index, endpoint)| (*index, endpoint));
         whole().skip(by).chain(whole().take(by))
     }
 
     /// How many there shall be and how they are; of one, how it stands.
-    fn text(&self) -> Vec<String> {
-        let size = self.roll.size();
-        match self.only.and_then(|index| self.roll.task(index)) {
+    fn txt_values(&self) -> Vec<String> {
+        let size = self.statuses.size();
+        match self.only.and_then(|index| self.statuses.task(index)) {
             Some(task) => {
                 vec![format!("state={}", task.state), format!("healthy={}", task.healthy)]
             }
             None => vec![
                 format!("size={}", size.tasks),
                 format!("healthy={}", size.healthy),
-                format!("ill={}", size.ill),
+                format!("ill={}", size.unhealthy),
             ],
         }
     }
 }
 
 /// What `JOB.USER` or `INDEX.JOB.USER` means.
-fn tasks<'a>(directory: &'a Directory, labels: &[&str]) -> Option<Found<'a>> {
+fn find_job<'a>(directory: &'a Directory, labels: &[&str]) -> Option<JobMatch<'a>> {
     let (index, job, user) = match labels {
         [job, user] => (None, job, user),
-        [index, job, user] => (Some(number(index)?), job, user),
+        [index, job, user] => (Some(parse_number(index)?), job, user),
         _ => return None,
     };
     let job = JobKey { user: Name::new(user).ok()?, job: Name::new(job).ok()? };
-    let roll = directory.standing(&job)?;
-    if index.is_some_and(|index| roll.task(index).is_none()) {
+    let statuses = directory.job_status(&job)?;
+    if index.is_some_and(|index| statuses.task(index).is_none()) {
         return None;
     }
-    let tasks = directory.job(&job).unwrap_or(&NOWHERE);
-    Some(Found { job, tasks, only: index, roll })
+    let tasks = directory.job(&job).unwrap_or(&NO_ENDPOINTS);
+    Some(JobMatch { job, tasks, only: index, statuses })
 }
 
 /// One spelling for each number: no sign, no leading zero.
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
 fn port_number(label: &str) -> Option<usize> {
-    number(label.strip_prefix('_')?).and_then(|number| usize::try_from(number).ok())
+    parse_number(label.strip_prefix('_')?).and_then(|number| usize::try_from(number).ok())
 }
 
 fn is_protocol(label: &str) -> bool {
@@ -189,55 +189,55 @@ fn is_protocol(label: &str) -> bool {
 }
 
 fn records(answers: Vec<Record>) -> Answer {
-    Answer::Records { answers, additional: Vec::new(), more: false }
+    Answer::Records { answers, additional: Vec::new(), truncated: false }
 }
 
-fn plain(
+fn plain_answer(
     zone: &Zone,
     name: &str,
-    found: &Found<'_>,
-    kind: Kind,
-    (turn, most): (usize, usize),
+    job: &JobMatch<'_>,
+    kind: RecordKind,
+    (turn, max): (usize, usize),
 ) -> Answer {
-    if kind == Kind::Srv {
-        return services(zone, name, found, kind, 0, (turn, most));
+    if kind == RecordKind::Srv {
+        return service_answer(zone, name, job, kind, 0, (turn, max));
     }
-    let text = || Record { name: name.to_owned(), data: Data::Text(found.text()) };
-    if kind == Kind::Txt {
+    let text = || Record { name: name.to_owned(), data: RecordData::Text(job.txt_values()) };
+    if kind == RecordKind::Txt {
         return records(vec![text()]);
     }
     let wanted = |address: &IpAddr| match kind {
-        Kind::A => address.is_ipv4(),
-        Kind::Aaaa => address.is_ipv6(),
-        Kind::Any => true,
+        RecordKind::A => address.is_ipv4(),
+        RecordKind::Aaaa => address.is_ipv6(),
+        RecordKind::Any => true,
         _ => false,
     };
     // Several tasks of a job may share a machine; an address is said once.
     let mut seen = BTreeSet::new();
-    let addresses = found.turned(turn).map(|(_, endpoint)| endpoint.address);
+    let addresses = job.rotated(turn).map(|(_, endpoint)| endpoint.address);
     let mut different = addresses.filter(|address| wanted(address) && seen.insert(*address));
     let mut answers: Vec<Record> = different
         .by_ref()
-        .take(most)
-        .map(|address| Record { name: name.to_owned(), data: Data::Address(address) })
+        .take(max)
+        .map(|address| Record { name: name.to_owned(), data: RecordData::Address(address) })
         .collect();
-    answers.extend((kind == Kind::Any).then(text));
+    answers.extend((kind == RecordKind::Any).then(text));
     if answers.is_empty() {
         return Answer::NoData;
     }
     let more = different.next().is_some();
-    Answer::Records { answers, additional: Vec::new(), more }
+    Answer::Records { answers, additional: Vec::new(), truncated: more }
 }
 
-fn services(
+fn service_answer(
     zone: &Zone,
     name: &str,
-    found: &Found<'_>,
-    kind: Kind,
+    job: &JobMatch<'_>,
+    kind: RecordKind,
     number: usize,
-    (turn, most): (usize, usize),
+    (turn, max): (usize, usize),
 ) -> Answer {
-    if !matches!(kind, Kind::Srv | Kind::Any) {
+    if !matches!(kind, RecordKind::Srv | RecordKind::Any) {
         return Answer::NoData;
     }
     let (mut answers, mut additional) = (Vec::new(), Vec::new());
@@ -245,18 +245,18 @@ fn services(
         let port = *endpoint.ports.get(number)?;
         Some((index, port, endpoint.address))
     };
-    let mut services = found.turned(turn).filter_map(with_port);
-    for (index, port, address) in services.by_ref().take(most) {
-        let target = zone.task(&found.job, index);
-        additional.push(Record { name: target.clone(), data: Data::Address(address) });
-        let data = Data::Service { port, target };
+    let mut services = job.rotated(turn).filter_map(with_port);
+    for (index, port, address) in services.by_ref().take(max) {
+        let target = zone.task(&job.job, index);
+        additional.push(Record { name: target.clone(), data: RecordData::Address(address) });
+        let data = RecordData::Service { port, target };
         answers.push(Record { name: name.to_owned(), data });
     }
     if answers.is_empty() {
         return Answer::NoData;
     }
     let more = services.next().is_some();
-    Answer::Records { answers, additional, more }
+    Answer::Records { answers, additional, truncated: more }
 }
 
 #[cfg(test)]
@@ -280,15 +280,15 @@ mod tests {
         cell
     }
 
-    fn said(cell: &Cell, name: &str, kind: Kind, turn: usize) -> Vec<String> {
+    fn said(cell: &Cell, name: &str, kind: RecordKind, turn: usize) -> Vec<String> {
         match answer(&cell.directory, &zone(), name, kind, (turn, usize::MAX)) {
             Answer::Records { answers, .. } => answers
                 .into_iter()
                 .map(|record| match record.data {
-                    Data::Address(address) => address.to_string(),
-                    Data::Service { port, target } => format!("{port} {target}"),
-                    Data::Text(words) => words.join(" "),
-                    Data::Authority { serial } => format!("serial {serial}"),
+                    RecordData::Address(address) => address.to_string(),
+                    RecordData::Service { port, target } => format!("{port} {target}"),
+                    RecordData::Text(values) => values.join(" "),
+                    RecordData::Authority { serial } => format!("serial {serial}"),
                 })
                 .collect(),
             other => vec![format!("{other:?}")],
@@ -301,19 +301,19 @@ mod tests {
         let check = |name: &str, kind, expected: &[&str]| {
             assert_eq!(said(&cell, name, kind, 0), expected, "{name} {kind:?}");
         };
-        check("web.ada.main.cell.internal.", Kind::A, &["10.0.0.1", "10.0.0.2"]);
-        check("1.web.ada.main.cell.internal", Kind::A, &["10.0.0.2"]);
-        check("web.ada.main.cell.internal", Kind::Aaaa, &["NoData"]);
-        check("web.ada.main.cell.internal", Kind::Other, &["NoData"]);
-        check("ada.main.cell.internal", Kind::A, &["NoData"]);
-        check("bob.main.cell.internal", Kind::A, &["NoName"]);
-        check("2.web.ada.main.cell.internal", Kind::A, &["NoName"]);
-        check("01.web.ada.main.cell.internal", Kind::A, &["NoName"]);
-        check("x.1.web.ada.main.cell.internal", Kind::A, &["NoName"]);
-        check("we\\.b.ada.main.cell.internal", Kind::A, &["NoName"]);
-        check("main.cell.internal", Kind::A, &["NoData"]);
-        check("main.cell.internal", Kind::Soa, &[&format!("serial {}", cell.index)]);
-        check("web.ada.other.cell.internal", Kind::A, &["NotOurs"]);
+        check("web.ada.main.cell.internal.", RecordKind::A, &["10.0.0.1", "10.0.0.2"]);
+        check("1.web.ada.main.cell.internal", RecordKind::A, &["10.0.0.2"]);
+        check("web.ada.main.cell.internal", RecordKind::Aaaa, &["NoData"]);
+        check("web.ada.main.cell.internal", RecordKind::Other, &["NoData"]);
+        check("ada.main.cell.internal", RecordKind::A, &["NoData"]);
+        check("bob.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("2.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("01.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("x.1.web.ada.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("we\\.b.ada.main.cell.internal", RecordKind::A, &["NoName"]);
+        check("main.cell.internal", RecordKind::A, &["NoData"]);
+        check("main.cell.internal", RecordKind::Soa, &[&format!("serial {}", cell.index)]);
+        check("web.ada.other.cell.internal", RecordKind::A, &["NotOurs"]);
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
         let mut cell = cell();
         let check = |cell: &Cell, name: &str, expected: &str| {
             let name = format!("{name}.main.cell.internal");
-            assert_eq!(said(cell, &name, Kind::Txt, 0), [expected], "{name}");
+            assert_eq!(said(cell, &name, RecordKind::Txt, 0), [expected], "{name}");
         };
         check(&cell, "web.ada", "size=2 healthy=2 ill=0");
         check(&cell, "1.web.ada", "state=running healthy=true");
@@ -329,13 +329,13 @@ mod tests {
         check(&cell, "web.ada", "size=2 healthy=1 ill=1");
         // It has no address any more, and yet it is known how it stands.
         check(&cell, "1.web.ada", "state=stopping healthy=false");
-        assert_eq!(said(&cell, "1.web.ada.main.cell.internal", Kind::A, 0), ["NoData"]);
+        assert_eq!(said(&cell, "1.web.ada.main.cell.internal", RecordKind::A, 0), ["NoData"]);
         cell.submit(job("late", 3, 0));
         check(&cell, "late.ada", "size=3 healthy=0 ill=0");
         check(&cell, "2.late.ada", "state=pending healthy=false");
         check(&cell, "3.late.ada", "NoName");
         check(&cell, "_0._tcp.web.ada", "NoData");
-        let all = said(&cell, "0.web.ada.main.cell.internal", Kind::Any, 0);
+        let all = said(&cell, "0.web.ada.main.cell.internal", RecordKind::Any, 0);
         assert_eq!(all, ["10.0.0.1", "state=running healthy=true"]);
         cell.ok(Command::StopJob { job: key("late"), expect: None });
         check(&cell, "late.ada", "NoName");
@@ -349,7 +349,7 @@ mod tests {
         let line = |task: usize, port: usize| {
             format!("{} {task}.web.ada.main.cell.internal", ports[task][port])
         };
-        let srv = |name: &str| said(&cell, name, Kind::Srv, 0);
+        let srv = |name: &str| said(&cell, name, RecordKind::Srv, 0);
         assert_eq!(srv("web.ada.main.cell.internal"), [line(0, 0), line(1, 0)]);
         assert_eq!(srv("_1._tcp.web.ada.main.cell.internal"), [line(0, 1), line(1, 1)]);
         assert_eq!(srv("_1._udp.0.web.ada.main.cell.internal"), [line(0, 1)]);
@@ -357,13 +357,13 @@ mod tests {
         assert_eq!(srv("_x._tcp.web.ada.main.cell.internal"), ["NoName"]);
         assert_eq!(srv("_tcp.web.ada.main.cell.internal"), ["NoData"]);
         assert_eq!(srv("one.ada.main.cell.internal"), ["NoData"]);
-        let turned = said(&cell, "web.ada.main.cell.internal", Kind::Srv, 3);
+        let turned = said(&cell, "web.ada.main.cell.internal", RecordKind::Srv, 3);
         assert_eq!(turned, [line(1, 0), line(0, 0)]);
         let all = (0, usize::MAX);
         let web = "web.ada.main.cell.internal";
-        let whole = answer(&cell.directory, &zone(), web, Kind::Srv, all);
+        let whole = answer(&cell.directory, &zone(), web, RecordKind::Srv, all);
         let Answer::Records { additional, .. } = whole else { panic!("{whole:?}") };
-        let address = Data::Address("10.0.0.1".parse().unwrap());
+        let address = RecordData::Address("10.0.0.1".parse().unwrap());
         assert_eq!(additional[0].data, address);
         assert_eq!(additional[0].name, "0.web.ada.main.cell.internal");
     }
@@ -372,16 +372,18 @@ mod tests {
     fn no_more_are_spelt_than_were_asked_for() {
         let cell = cell();
         let web = "web.ada.main.cell.internal";
-        for (kind, most, expected, left) in [
-            (Kind::Srv, 1, 1, true),
-            (Kind::Srv, 2, 2, false),
-            (Kind::A, 1, 1, true),
-            (Kind::A, 2, 2, false),
+        for (kind, max, expected, left) in [
+            (RecordKind::Srv, 1, 1, true),
+            (RecordKind::Srv, 2, 2, false),
+            (RecordKind::A, 1, 1, true),
+            (RecordKind::A, 2, 2, false),
         ] {
             for turn in 0..3 {
-                let said = answer(&cell.directory, &zone(), web, kind, (turn, most));
-                let Answer::Records { answers, more, .. } = said else { panic!("{said:?}") };
-                assert_eq!((answers.len(), more), (expected, left), "{kind:?} {most} {turn}");
+                let records = answer(&cell.directory, &zone(), web, kind, (turn, max));
+                let Answer::Records { answers, truncated: more, .. } = records else {
+                    panic!("{records:?}")
+                };
+                assert_eq!((answers.len(), more), (expected, left), "{kind:?} {max} {turn}");
             }
         }
     }

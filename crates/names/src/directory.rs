@@ -6,8 +6,8 @@
 //! directory is kept up to date from the events of each entry, at the price of the tasks that
 //! changed; rebuilt from the state it is the same, which is what the tests check.
 
-use crate::standing::{Roll, Standings};
-use cellwright_cell::event::{Event, What};
+use crate::task_status::{JobStatus, JobStatuses};
+use cellwright_cell::event::{Event, EventKind};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{JobKey, Name};
@@ -37,40 +37,40 @@ pub struct Directory {
     /// Invariant: no job without an endpoint.
     jobs: BTreeMap<JobKey, Tasks>,
     /// Where in `jobs` a task is.
-    places: BTreeMap<TaskId, (JobKey, u32)>,
+    task_locations: BTreeMap<TaskId, (JobKey, u32)>,
     machines: BTreeMap<MachineId, BTreeSet<TaskId>>,
-    standings: Standings,
+    statuses: JobStatuses,
 }
 
 impl Directory {
     /// What the state at log index `version` says.
     #[must_use]
     pub fn from_state(state: &State, version: u64) -> Directory {
-        let standings = Standings::from_state(state);
-        let mut directory = Directory { version, standings, ..Directory::default() };
+        let statuses = JobStatuses::from_state(state);
+        let mut directory = Directory { version, statuses, ..Directory::default() };
         for (id, task) in state.tasks().iter() {
-            directory.look(state, id, Some(task));
+            directory.refresh_task(state, id, Some(task));
         }
         directory
     }
 
     /// Follows one entry: `events` are what it did, `state` is what it left.
-    pub fn follow(&mut self, state: &State, events: &[Event], version: u64) {
+    pub fn apply_events(&mut self, state: &State, events: &[Event], version: u64) {
         let (mut touched, mut jobs) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
             match &event.what {
-                What::Task { task, .. } => drop(touched.insert(*task)),
-                What::Job { job, .. } => drop(jobs.insert(*job)),
-                What::Machine { machine, .. } => {
+                EventKind::Task { task, .. } => drop(touched.insert(*task)),
+                EventKind::Job { job, .. } => drop(jobs.insert(*job)),
+                EventKind::Machine { machine, .. } => {
                     touched.extend(self.machines.get(machine).into_iter().flatten());
                     touched.extend(state.machine_load(*machine).iter().flat_map(|l| &l.tasks));
                 }
                 _ => {}
             }
         }
-        self.standings.follow(state, &jobs, &touched);
+        self.statuses.refresh(state, &jobs, &touched);
         for id in touched {
-            self.look(state, id, state.tasks().get(id));
+            self.refresh_task(state, id, state.tasks().get(id));
         }
         self.version = version;
     }
@@ -92,8 +92,8 @@ impl Directory {
 
     /// How a job and its tasks stand; nothing of one that is over.
     #[must_use]
-    pub fn standing(&self, job: &JobKey) -> Option<&Roll> {
-        self.standings.job(job)
+    pub fn job_status(&self, job: &JobKey) -> Option<&JobStatus> {
+        self.statuses.job(job)
     }
 
     /// Whether the user has a job that is not over.
@@ -102,29 +102,29 @@ impl Directory {
         // No job's name sorts before this one: they begin with a digit or a letter.
         let Ok(job) = Name::new("0") else { return false };
         let first = JobKey { user: user.clone(), job };
-        self.standings.from(first).is_some_and(|key| key.user == *user)
+        self.statuses.first_from(first).is_some_and(|key| key.user == *user)
     }
 
-    fn look(&mut self, state: &State, id: TaskId, task: Option<&Task>) {
-        self.forget(id);
+    fn refresh_task(&mut self, state: &State, id: TaskId, task: Option<&Task>) {
+        self.remove_task(id);
         let Some(task) = task else { return };
-        let Some(endpoint) = reachable(state, id, task) else { return };
+        let Some(endpoint) = reachable_endpoint(state, id, task) else { return };
         let Some(job) = state.job_key(task.job) else { return };
         self.machines.entry(endpoint.machine).or_default().insert(id);
-        self.places.insert(id, (job.clone(), task.index));
+        self.task_locations.insert(id, (job.clone(), task.index));
         self.jobs.entry(job).or_default().insert(task.index, endpoint);
     }
 
-    fn forget(&mut self, id: TaskId) {
-        let Some((job, index)) = self.places.remove(&id) else { return };
+    fn remove_task(&mut self, id: TaskId) {
+        let Some((job, index)) = self.task_locations.remove(&id) else { return };
         let Some(tasks) = self.jobs.get_mut(&job) else { return };
         let Some(endpoint) = tasks.remove(&index) else { return };
         if tasks.is_empty() {
             self.jobs.remove(&job);
         }
-        if let Some(here) = self.machines.get_mut(&endpoint.machine) {
-            here.remove(&id);
-            if here.is_empty() {
+        if let Some(on_machine) = self.machines.get_mut(&endpoint.machine) {
+            on_machine.remove(&id);
+            if on_machine.is_empty() {
                 self.machines.remove(&endpoint.machine);
             }
         }
@@ -138,7 +138,7 @@ pub fn endpoints_of(state: &State, job: &JobKey) -> BTreeMap<u32, Endpoint> {
     let tasks = row.into_iter().flat_map(|row| row.tasks.iter());
     let found = tasks.filter_map(|id| {
         let task = state.tasks().get(*id)?;
-        Some((task.index, reachable(state, *id, task)?))
+        Some((task.index, reachable_endpoint(state, *id, task)?))
     });
     found.collect()
 }
@@ -146,35 +146,35 @@ pub fn endpoints_of(state: &State, job: &JobKey) -> BTreeMap<u32, Endpoint> {
 /// How large a job is and how well its tasks are: who balances load over 3 endpoints needs to know
 /// whether there should be 10.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct JobSize {
     /// Tasks the job shall have.
     pub tasks: u32,
     /// Running and healthy.
     pub healthy: u32,
     /// Failed their health check, and have not started again.
-    pub ill: u32,
+    pub unhealthy: u32,
 }
 
 /// Straight from a state; a job that does not exist, or is an alloc set, has no tasks.
 #[must_use]
-pub fn size_of(state: &State, job: &JobKey) -> Size {
+pub fn job_size(state: &State, job: &JobKey) -> JobSize {
     let Some(row) = state.job_named(job).and_then(|id| state.jobs().get(id)) else {
-        return Size::default();
+        return JobSize::default();
     };
     if row.spec().kind != JobKind::Tasks {
-        return Size::default();
+        return JobSize::default();
     }
     let tasks = row.spec().count;
     let rows = row.tasks.iter().take(tasks as usize).filter_map(|id| state.tasks().get(*id));
-    let mut size = Size { tasks, ..Size::default() };
+    let mut size = JobSize { tasks, ..JobSize::default() };
     for task in rows {
         size.healthy += u32::from(task.state == TaskState::Running && task.healthy);
-        size.ill += u32::from(task.state.on_machine() && !task.healthy);
+        size.unhealthy += u32::from(task.state.is_on_machine() && !task.healthy);
     }
     size
 }
 
-fn reachable(state: &State, id: TaskId, task: &Task) -> Option<Endpoint> {
+fn reachable_endpoint(state: &State, id: TaskId, task: &Task) -> Option<Endpoint> {
     if task.state != TaskState::Running || !task.healthy {
         return None;
     }

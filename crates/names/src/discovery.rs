@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// What Prometheus calls labels that only relabelling sees.
-const META: &str = "__meta_cellwright_";
+const META_LABEL_PREFIX: &str = "__meta_cellwright_";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetGroup {
@@ -22,7 +22,7 @@ pub struct TargetGroup {
 
 /// Every port of every healthy task of the jobs whose labels are wanted.
 #[must_use]
-pub fn prometheus(
+pub fn prometheus_targets(
     directory: &Directory,
     state: &State,
     zone: &Zone,
@@ -44,14 +44,17 @@ pub fn prometheus(
                 ("name", zone.task(key, *index)),
                 ("machine", machine.map(|row| row.spec.name.to_string()).unwrap_or_default()),
             ]
-            .map(|(name, value)| (format!("{META}{name}"), value))
+            .map(|(name, value)| (format!("{META_LABEL_PREFIX}{name}"), value))
             .into();
             for (label, value) in &spec.labels {
-                labels.insert(format!("{META}label_{}", plain(label.as_str())), value.clone());
+                labels.insert(
+                    format!("{META_LABEL_PREFIX}label_{}", prometheus_label(label.as_str())),
+                    value.clone(),
+                );
             }
             for (number, port) in endpoint.ports.iter().enumerate() {
                 let mut labels = labels.clone();
-                labels.insert(format!("{META}port"), number.to_string());
+                labels.insert(format!("{META_LABEL_PREFIX}port"), number.to_string());
                 let targets = vec![SocketAddr::new(endpoint.address, *port).to_string()];
                 groups.push(TargetGroup { targets, labels });
             }
@@ -61,7 +64,7 @@ pub fn prometheus(
 }
 
 /// Prometheus has letters, digits and `_` in names of labels.
-fn plain(label: &str) -> String {
+fn prometheus_label(label: &str) -> String {
     label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
@@ -81,7 +84,7 @@ mod tests {
         cell.run("web", 0, 0);
         cell.run("web", 1, 1);
         let zone = Zone::new(&name("main"), "cell.internal").unwrap();
-        let all = prometheus(&cell.directory, &cell.state, &zone, |_| true);
+        let all = prometheus_targets(&cell.directory, &cell.state, &zone, |_| true);
         let ports: Vec<u16> = cell.directory.job(&key("web")).unwrap()[&1].ports.clone();
         assert_eq!(all.len(), 4);
         let expected = json!({
@@ -95,7 +98,8 @@ mod tests {
             }
         });
         assert_eq!(serde_json::to_value(&all[3]).unwrap(), expected);
-        let none = prometheus(&cell.directory, &cell.state, &zone, |labels| labels.is_empty());
+        let none =
+            prometheus_targets(&cell.directory, &cell.state, &zone, |labels| labels.is_empty());
         assert_eq!(none, []);
     }
 }

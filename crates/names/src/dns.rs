@@ -4,15 +4,17 @@
 //! over UDP are cut to what the asker can take, at most 1232 bytes, with the flag that makes
 //! resolvers ask again over TCP. Who asks for everything there is, or for more than its share, gets
 //! the flag alone: a packet with a wrong sender must not become a long one to a victim
-//! ([`crate::allowance`]). What a question can cost us is bounded before anything is spelt.
+//! ([`crate::rate_limiter`]). What a question can cost us is bounded before anything is spelt.
 
 pub mod packet;
 
-use crate::allowance::Allowance;
-use crate::answer::{Answer, Data, Kind, Record as Said, TTL, answer, authority};
-use crate::shared::Names;
+use crate::answer::{
+    Answer, Record as Said, RecordData, RecordKind, TTL_SECONDS, answer, soa_record,
+};
+use crate::rate_limiter::RateLimiter;
+use crate::shared_directory::SharedDirectory;
 use crate::zone::Zone;
-use cellwright_supervise::{Supervisor, caught, note_handler_panic, plant};
+use cellwright_supervise::{Supervisor, catch_panic, failpoint, note_handler_panic};
 use hickory_server::Server;
 use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
@@ -42,15 +44,15 @@ const TCP_IDLE: Duration = Duration::from_secs(10);
 /// Answers on their way on one TCP connection.
 const TCP_QUEUE: usize = 16;
 /// Records spelt for an answer over UDP: more than a packet of 1232 bytes holds.
-const MOST_UDP: usize = 80;
+const MAX_UDP_RECORDS: usize = 80;
 /// And over TCP, where an answer ends at 64 KiB. Of a larger job each asker is told a part,
 /// beginning with another task.
-const MOST_TCP: usize = 1000;
-/// Full answers over UDP that a network gets in a second. Answers live for [`TTL`] seconds, so a
+const MAX_TCP_RECORDS: usize = 1000;
+/// Full answers over UDP that a network gets in a second. Answers live for [`TTL_SECONDS`] seconds, so a
 /// resolver needs one for each name it is asked for.
-const ALLOWANCE: u32 = 300;
+const MAX_ANSWERS_PER_SECOND: u32 = 300;
 /// Questions in work at a time; what is beyond is not answered, and asked again.
-const MOST_QUESTIONS: usize = 512;
+const MAX_CONCURRENT_QUERIES: usize = 512;
 /// EDNS as we speak it.
 const EDNS_VERSION: u8 = 0;
 
@@ -83,12 +85,12 @@ impl DnsServer {
     /// When the address cannot be had.
     pub async fn start(
         listen: SocketAddr,
-        names: Names,
+        names: SharedDirectory,
         zone: Zone,
         is_over: impl Fn() -> bool + Send + Sync + 'static,
         supervisor: Supervisor,
     ) -> Result<DnsServer, ListenError> {
-        let handler = Handler::new(names, zone, ALLOWANCE, Box::new(is_over));
+        let handler = Handler::new(names, zone, MAX_ANSWERS_PER_SECOND, Box::new(is_over));
         DnsServer::start_with(listen, handler, supervisor).await
     }
 
@@ -102,14 +104,14 @@ impl DnsServer {
         // With port 0 the system chose one, and both must have the same.
         let address = tcp.local_addr().map_err(failed)?;
         let udp = UdpSocket::bind(address).await.map_err(failed)?;
-        let shared = Shared(Arc::new(handler));
+        let shared = SharedHandler(Arc::new(handler));
         let (mut packets, mut streams) = (Server::new(shared.clone()), Server::new(shared));
         packets.register_socket(udp);
         streams.register_listener(tcp, TCP_IDLE, TCP_QUEUE);
         let (stop, stopped) = watch::channel(false);
         let serving = [packets, streams].map(|server| {
             let work = serve(server, stopped.clone(), supervisor.clone());
-            supervisor.errand("a DNS server", work)
+            supervisor.spawn_finite("a DNS server", work)
         });
         Ok(DnsServer { address, stop, serving })
     }
@@ -131,7 +133,7 @@ impl DnsServer {
 
 /// Answers until it is told to stop. A listener that ends before is missed by everybody who asks.
 async fn serve(
-    mut server: Server<Shared>,
+    mut server: Server<SharedHandler>,
     mut stopped: watch::Receiver<bool>,
     supervisor: Supervisor,
 ) {
@@ -142,7 +144,7 @@ async fn serve(
     };
     if let Some(ended) = ended {
         let why = ended.err().map_or_else(String::new, |error| format!(": {error}"));
-        return supervisor.fell(&format!("a DNS server ended{why}"));
+        return supervisor.report_failure(&format!("a DNS server ended{why}"));
     }
     if let Err(error) = server.shutdown_gracefully().await {
         tracing::warn!(%error, "DNS did not stop in order");
@@ -151,17 +153,17 @@ async fn serve(
 
 /// What both listeners answer with.
 #[derive(Clone)]
-struct Shared(Arc<Handler>);
+struct SharedHandler(Arc<Handler>);
 
 type IsOver = Box<dyn Fn() -> bool + Send + Sync>;
 
 struct Handler {
-    names: Names,
+    names: SharedDirectory,
     zone: Zone,
     is_over: IsOver,
-    allowance: Mutex<Allowance>,
+    rate_limiter: Mutex<RateLimiter>,
     started: Instant,
-    questions: Semaphore,
+    query_slots: Semaphore,
 }
 
 /// What the library calls an answer on its way out.
@@ -176,18 +178,18 @@ struct Reply {
     additional: Vec<Record>,
     authority: Vec<Record>,
     /// There is more to be had over TCP.
-    more: bool,
+    truncated: bool,
 }
 
 impl Reply {
-    fn refusal(code: ResponseCode) -> Reply {
+    fn error(code: ResponseCode) -> Reply {
         let (answers, additional, authority) = (Vec::new(), Vec::new(), Vec::new());
-        Reply { code, authoritative: false, answers, additional, authority, more: false }
+        Reply { code, authoritative: false, answers, additional, authority, truncated: false }
     }
 
     /// Nothing but that it is to be asked over TCP.
-    fn over_tcp() -> Reply {
-        Reply { authoritative: true, more: true, ..Reply::refusal(ResponseCode::NoError) }
+    fn retry_over_tcp() -> Reply {
+        Reply { authoritative: true, truncated: true, ..Reply::error(ResponseCode::NoError) }
     }
 
     fn message<'a>(
@@ -200,17 +202,23 @@ impl Reply {
         builder.build(metadata, &self.answers, &[], &self.authority, &self.additional)
     }
 
-    fn fits(&self, queries: &Queries, edns: Option<&Edns>, metadata: Metadata, most: u16) -> bool {
+    fn fits(
+        &self,
+        queries: &Queries,
+        edns: Option<&Edns>,
+        metadata: Metadata,
+        max_size: u16,
+    ) -> bool {
         let mut bytes = Vec::new();
         let mut encoder = BinEncoder::new(&mut bytes);
-        encoder.set_max_size(most);
-        let written = self.message(queries, edns, metadata).destructive_emit(&mut encoder);
-        written.is_ok_and(|info| !info.truncation)
+        encoder.set_max_size(max_size);
+        let encoded = self.message(queries, edns, metadata).destructive_emit(&mut encoder);
+        encoded.is_ok_and(|info| !info.truncation)
     }
 
     /// Leaves out what does not fit; whether an asker misses something by it. Left to the library,
     /// what is written last goes first, and that is what says which extensions we speak.
-    fn cut(&mut self, fits: impl Fn(&Reply) -> bool) -> bool {
+    fn truncate(&mut self, fits: impl Fn(&Reply) -> bool) -> bool {
         if fits(self) {
             return false;
         }
@@ -239,38 +247,38 @@ impl Reply {
 }
 
 #[async_trait::async_trait]
-impl RequestHandler for Shared {
+impl RequestHandler for SharedHandler {
     async fn handle_request<R: ResponseHandler, T: Time>(
         &self,
         request: &Request,
         mut response: R,
     ) -> ResponseInfo {
-        let Shared(handler) = self;
-        let Ok(_in_work) = handler.questions.try_acquire() else {
+        let SharedHandler(handler) = self;
+        let Ok(_in_work) = handler.query_slots.try_acquire() else {
             let metadata = Metadata::response_from_request(&request.metadata);
             return ResponseInfo::from(Header { metadata, counts: HeaderCounts::default() });
         };
-        let edns = request.edns.as_ref().map(|asked| {
+        let edns = request.edns.as_ref().map(|edns_request| {
             let mut edns = Edns::new();
-            edns.set_max_payload(asked.max_payload().clamp(MIN_UDP, MAX_UDP));
+            edns.set_max_payload(edns_request.max_payload().clamp(MIN_UDP, MAX_UDP));
             edns.set_version(EDNS_VERSION);
             edns
         });
         let too_new = request.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION);
         let mut reply = match too_new {
-            true => Reply::refusal(ResponseCode::BADVERS),
-            false => handler.reply_or_fail(request),
+            true => Reply::error(ResponseCode::BADVERS),
+            false => handler.reply_or_refuse(request),
         };
         let mut metadata = Metadata::response_from_request(&request.metadata);
         metadata.response_code = reply.code;
         metadata.authoritative = reply.authoritative;
-        let most = match (request.protocol(), &edns) {
+        let max_size = match (request.protocol(), &edns) {
             (Protocol::Udp, Some(edns)) => edns.max_payload(),
             (Protocol::Udp, None) => MIN_UDP,
             _ => u16::MAX,
         };
-        let fits = |reply: &Reply| reply.fits(&request.queries, edns.as_ref(), metadata, most);
-        let is_cut = reply.cut(fits) || reply.more;
+        let fits = |reply: &Reply| reply.fits(&request.queries, edns.as_ref(), metadata, max_size);
+        let is_cut = reply.truncate(fits) || reply.truncated;
         // Over TCP there is nobody left to ask, and resolvers take the flag for a failure.
         metadata.truncation = is_cut && request.protocol() == Protocol::Udp;
         let message = reply.message(&request.queries, edns.as_ref(), metadata);
@@ -285,116 +293,120 @@ impl RequestHandler for Shared {
 }
 
 impl Handler {
-    fn new(names: Names, zone: Zone, allowance: u32, is_over: IsOver) -> Handler {
-        let allowance = Mutex::new(Allowance::new(allowance));
-        let questions = Semaphore::new(MOST_QUESTIONS);
-        Handler { names, zone, is_over, allowance, started: Instant::now(), questions }
+    fn new(names: SharedDirectory, zone: Zone, allowance: u32, is_over: IsOver) -> Handler {
+        let rate_limiter = Mutex::new(RateLimiter::new(allowance));
+        let query_slots = Semaphore::new(MAX_CONCURRENT_QUERIES);
+        Handler { names, zone, is_over, rate_limiter, started: Instant::now(), query_slots }
     }
 
     /// Whether the asker gets a full answer to this kind of question.
-    fn allows(&self, request: &Request, kind: Kind) -> bool {
+    fn allows(&self, request: &Request, kind: RecordKind) -> bool {
         if request.protocol() != Protocol::Udp {
             return true;
         }
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
-        kind != Kind::Any && allowance.take(request.src().ip(), self.started.elapsed())
+        let mut allowance = self.rate_limiter.lock().unwrap_or_else(PoisonError::into_inner);
+        kind != RecordKind::Any && allowance.try_acquire(request.src().ip(), self.started.elapsed())
     }
 
     /// Whoever asked is told to ask another server; nobody else notices.
-    fn reply_or_fail(&self, request: &Request) -> Reply {
-        caught(|| self.reply(request)).unwrap_or_else(|panicked| {
+    fn reply_or_refuse(&self, request: &Request) -> Reply {
+        catch_panic(|| self.reply(request)).unwrap_or_else(|panicked| {
             note_handler_panic();
             tracing::error!("a question over DNS was not answered: {panicked}");
-            Reply::refusal(ResponseCode::ServFail)
+            Reply::error(ResponseCode::ServFail)
         })
     }
 
     fn reply(&self, request: &Request) -> Reply {
-        plant("dns");
+        failpoint("dns");
         let metadata = &request.metadata;
         if metadata.message_type != MessageType::Query || metadata.op_code != OpCode::Query {
-            return Reply::refusal(ResponseCode::NotImp);
+            return Reply::error(ResponseCode::NotImp);
         }
         let Ok(info) = request.request_info() else {
-            return Reply::refusal(ResponseCode::FormErr);
+            return Reply::error(ResponseCode::FormErr);
         };
         if info.query.query_class() != DNSClass::IN {
-            return Reply::refusal(ResponseCode::Refused);
+            return Reply::error(ResponseCode::Refused);
         }
         let name = info.query.name().to_string().to_ascii_lowercase();
-        let kind = kind_of(info.query.query_type());
-        if self.zone.inside(&name).is_some() {
+        let kind = record_kind(info.query.query_type());
+        if self.zone.relative_labels(&name).is_some() {
             // Resolvers ask the next server; an old address would be taken for the truth.
             if (self.is_over)() {
-                return Reply::refusal(ResponseCode::ServFail);
+                return Reply::error(ResponseCode::ServFail);
             }
             if !self.allows(request, kind) {
-                return Reply::over_tcp();
+                return Reply::retry_over_tcp();
             }
         }
-        let most = if request.protocol() == Protocol::Udp { MOST_UDP } else { MOST_TCP };
-        let turn = (usize::from(metadata.id), most);
-        let built = self.names.with(|directory| {
-            let said = answer(directory, &self.zone, &name, kind, turn);
-            let soa = authority(directory, &self.zone);
-            (said, soa)
+        let max_records =
+            if request.protocol() == Protocol::Udp { MAX_UDP_RECORDS } else { MAX_TCP_RECORDS };
+        let turn = (usize::from(metadata.id), max_records);
+        let built = self.names.read(|directory| {
+            let found_answer = answer(directory, &self.zone, &name, kind, turn);
+            let soa = soa_record(directory, &self.zone);
+            (found_answer, soa)
         });
-        reply_of(built.0, &built.1, &self.zone).unwrap_or_else(|error| {
+        to_reply(built.0, &built.1, &self.zone).unwrap_or_else(|error| {
             tracing::error!(%error, name, "DNS answer cannot be spelt");
-            Reply::refusal(ResponseCode::ServFail)
+            Reply::error(ResponseCode::ServFail)
         })
     }
 }
 
-fn kind_of(kind: RecordType) -> Kind {
+fn record_kind(kind: RecordType) -> RecordKind {
     match kind {
-        RecordType::A => Kind::A,
-        RecordType::AAAA => Kind::Aaaa,
-        RecordType::SRV => Kind::Srv,
-        RecordType::TXT => Kind::Txt,
-        RecordType::SOA => Kind::Soa,
-        RecordType::ANY => Kind::Any,
-        _ => Kind::Other,
+        RecordType::A => RecordKind::A,
+        RecordType::AAAA => RecordKind::Aaaa,
+        RecordType::SRV => RecordKind::Srv,
+        RecordType::TXT => RecordKind::Txt,
+        RecordType::SOA => RecordKind::Soa,
+        RecordType::ANY => RecordKind::Any,
+        _ => RecordKind::Other,
     }
 }
 
-fn reply_of(said: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError> {
+fn to_reply(answer: Answer, soa: &Said, zone: &Zone) -> Result<Reply, ProtoError> {
     let no = |code| -> Result<Reply, ProtoError> {
-        let authority = vec![record(soa, zone)?];
-        Ok(Reply { authoritative: true, authority, ..Reply::refusal(code) })
+        let authority = vec![to_dns_record(soa, zone)?];
+        Ok(Reply { authoritative: true, authority, ..Reply::error(code) })
     };
-    match said {
-        Answer::NotOurs => Ok(Reply::refusal(ResponseCode::Refused)),
-        Answer::NoName => no(ResponseCode::NXDomain),
+    match answer {
+        Answer::OutsideZone => Ok(Reply::error(ResponseCode::Refused)),
+        Answer::NxDomain => no(ResponseCode::NXDomain),
         Answer::NoData => no(ResponseCode::NoError),
-        Answer::Records { answers, additional, more } => Ok(Reply {
+        Answer::Records { answers, additional, truncated: more } => Ok(Reply {
             authoritative: true,
-            more,
-            answers: answers.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
-            additional: additional.iter().map(|r| record(r, zone)).collect::<Result<_, _>>()?,
-            ..Reply::refusal(ResponseCode::NoError)
+            truncated: more,
+            answers: answers.iter().map(|r| to_dns_record(r, zone)).collect::<Result<_, _>>()?,
+            additional: additional
+                .iter()
+                .map(|r| to_dns_record(r, zone))
+                .collect::<Result<_, _>>()?,
+            ..Reply::error(ResponseCode::NoError)
         }),
     }
 }
 
-fn record(said: &Said, zone: &Zone) -> Result<Record, ProtoError> {
-    let data = match &said.data {
-        Data::Address(IpAddr::V4(address)) => RData::A(A(*address)),
-        Data::Address(IpAddr::V6(address)) => RData::AAAA(AAAA(*address)),
-        Data::Service { port, target } => RData::SRV(SRV::new(0, 1, *port, full(target)?)),
-        Data::Text(words) => RData::TXT(TXT::new(words.clone())),
-        Data::Authority { serial } => {
-            let ttl = i32::try_from(TTL).unwrap_or(1);
-            let origin = full(zone.origin())?;
+fn to_dns_record(dns_record: &Said, zone: &Zone) -> Result<Record, ProtoError> {
+    let data = match &dns_record.data {
+        RecordData::Address(IpAddr::V4(address)) => RData::A(A(*address)),
+        RecordData::Address(IpAddr::V6(address)) => RData::AAAA(AAAA(*address)),
+        RecordData::Service { port, target } => RData::SRV(SRV::new(0, 1, *port, fqdn(target)?)),
+        RecordData::Text(values) => RData::TXT(TXT::new(values.clone())),
+        RecordData::Authority { serial } => {
+            let ttl = i32::try_from(TTL_SECONDS).unwrap_or(1);
+            let origin = fqdn(zone.origin())?;
             let person = origin.prepend_label("hostmaster")?;
-            RData::SOA(SOA::new(origin, person, *serial, ttl, ttl, ttl, TTL))
+            RData::SOA(SOA::new(origin, person, *serial, ttl, ttl, ttl, TTL_SECONDS))
         }
     };
-    Ok(Record::from_rdata(full(&said.name)?, TTL, data))
+    Ok(Record::from_rdata(fqdn(&dns_record.name)?, TTL_SECONDS, data))
 }
 
 /// A name that ends here.
-fn full(text: &str) -> Result<Name, ProtoError> {
+fn fqdn(text: &str) -> Result<Name, ProtoError> {
     let mut name = Name::from_ascii(text)?;
     name.set_fqdn(true);
     Ok(name)

@@ -10,18 +10,18 @@
 //! with the entry in which its task stopped being healthy. Nothing is registered by tasks
 //! themselves: what registers has to be trusted to sign off, and what crashes does not.
 
-mod allowance;
 pub mod answer;
 pub mod directory;
 pub mod discovery;
 pub mod dns;
-mod shared;
-pub mod standing;
+mod rate_limiter;
+mod shared_directory;
+pub mod task_status;
 pub mod zone;
 
 #[cfg(test)]
 mod testing;
 
 pub use directory::{Directory, Endpoint};
-pub use shared::Names;
+pub use shared_directory::SharedDirectory;
 pub use zone::Zone;

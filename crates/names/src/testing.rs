@@ -68,17 +68,17 @@ impl Cell {
     /// Applies it as an entry of its own; whether it was accepted.
     pub(crate) fn try_apply(&mut self, command: Command) -> bool {
         self.index += 1;
-        let requests = vec![Request::sent(command, &self.state)];
+        let requests = vec![Request::from_default_sender(command, &self.state)];
         let mut events: Vec<Event> = Vec::new();
         let entry = Entry { now: Time(self.index * 1000), requests };
         let verdicts = self.state.apply(&entry, &mut events);
-        self.directory.follow(&self.state, &events, self.index);
+        self.directory.apply_events(&self.state, &events, self.index);
         verdicts[0].is_ok()
     }
 
     pub(crate) fn ok(&mut self, command: Command) {
-        let shown = format!("{command:?}");
-        assert!(self.try_apply(command), "{shown}");
+        let command_text = format!("{command:?}");
+        assert!(self.try_apply(command), "{command_text}");
     }
 
     pub(crate) fn submit(&mut self, spec: JobSpec) {
@@ -91,7 +91,7 @@ impl Cell {
     }
 
     /// Puts a pending task on a machine; whether it fits there.
-    pub(crate) fn place(&mut self, task: TaskId, machine: MachineId) -> bool {
+    pub(crate) fn place_task(&mut self, task: TaskId, machine: MachineId) -> bool {
         let Some(candidate) = fit::Candidate::of(&self.state, task) else { return false };
         let Some(row) = self.state.machines().get(machine) else { return false };
         let Some(load) = self.state.machine_load(machine) else { return false };
@@ -104,18 +104,18 @@ impl Cell {
     }
 
     /// What the task's machine says of it; whether anybody listens.
-    pub(crate) fn report(&mut self, task: TaskId, what: Observed) -> bool {
+    pub(crate) fn report(&mut self, task: TaskId, observed: Observed) -> bool {
         let Some(row) = self.state.tasks().get(task) else { return false };
         let (attempt, Some(machine)) = (row.attempt, row.machine()) else { return false };
         let Some(machine_row) = self.state.machines().get(machine) else { return false };
         let incarnation = machine_row.incarnation;
-        let reports = vec![TaskReport { task, attempt, what }];
+        let reports = vec![TaskReport { task, attempt, what: observed }];
         self.try_apply(Command::TaskReports { machine, incarnation, reports })
     }
 
     pub(crate) fn run(&mut self, job: &str, index: usize, machine: u32) {
         let task = self.task(job, index);
-        assert!(self.place(task, MachineId(machine)));
+        assert!(self.place_task(task, MachineId(machine)));
         assert!(self.report(task, Observed::Started));
         let state = self.state.tasks().get(task).unwrap().state;
         assert_eq!(state, TaskState::Running);

@@ -3,7 +3,7 @@
 //! A task is `INDEX.JOB.USER.CELL.SUFFIX`, a job `JOB.USER.CELL.SUFFIX`. Names of users and jobs
 //! are DNS labels from the start (`cellwright_cell::name`), so nothing needs escaping.
 
-use cellwright_cell::name::{BadName, JobKey, Name};
+use cellwright_cell::name::{InvalidName, JobKey, Name};
 use std::fmt;
 
 /// `.internal` is set aside for private use, so this name can never mean something else outside.
@@ -11,12 +11,12 @@ pub const DEFAULT_SUFFIX: &str = "cell.internal";
 /// Longest name that DNS can carry, in text.
 const MAX_DOMAIN: usize = 253;
 /// What the rest of a longest name takes: index, job, user, a port and a protocol.
-const MAX_INSIDE: usize = 10 + 63 + 63 + 6 + 5 + 5;
+const MAX_RELATIVE: usize = 10 + 63 + 63 + 6 + 5 + 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadZone {
+pub enum InvalidZone {
     #[error("names.suffix {value:?} is not valid: {why}")]
-    Suffix { value: String, why: BadName },
+    Suffix { value: String, why: InvalidName },
     #[error("names.suffix {value:?} is too long; allowed: at most {most} characters here")]
     TooLong { value: String, most: usize },
 }
@@ -31,17 +31,20 @@ pub struct Zone {
 impl Zone {
     /// # Errors
     /// When the suffix is not made of DNS labels, or leaves no room for names.
-    pub fn new(cell: &Name, suffix: &str) -> Result<Zone, BadZone> {
+    pub fn new(cell: &Name, suffix: &str) -> Result<Zone, InvalidZone> {
         let suffix = suffix.trim_end_matches('.');
         for label in suffix.split('.') {
-            Name::new(label).map_err(|why| BadZone::Suffix {
+            Name::new(label).map_err(|why| InvalidZone::Suffix {
                 value: suffix.chars().take(300).collect(),
                 why,
             })?;
         }
-        let most = MAX_DOMAIN - MAX_INSIDE - cell.as_str().len() - 1;
-        if suffix.len() > most {
-            return Err(BadZone::TooLong { value: suffix.chars().take(300).collect(), most });
+        let max = MAX_DOMAIN - MAX_RELATIVE - cell.as_str().len() - 1;
+        if suffix.len() > max {
+            return Err(InvalidZone::TooLong {
+                value: suffix.chars().take(300).collect(),
+                most: max,
+            });
         }
         Ok(Zone { origin: format!("{cell}.{suffix}"), cell: cell.to_string() })
     }
@@ -70,7 +73,7 @@ impl Zone {
     /// The labels in front of the origin, or nothing for a name that is not ours. `name` is in
     /// lower case and may end with a dot.
     #[must_use]
-    pub fn inside<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
+    pub fn relative_labels<'a>(&self, name: &'a str) -> Option<Vec<&'a str>> {
         let name = name.strip_suffix('.').unwrap_or(name);
         let rest = name.strip_suffix(self.origin.as_str())?;
         match rest.strip_suffix('.') {
@@ -101,7 +104,7 @@ mod tests {
     fn only_names_below_the_origin_are_ours() {
         let zone = Zone::new(&Name::new("main").unwrap(), "cell.internal.").unwrap();
         let check = |name: &str, expected: Option<&[&str]>| {
-            assert_eq!(zone.inside(name).as_deref(), expected, "{name}");
+            assert_eq!(zone.relative_labels(name).as_deref(), expected, "{name}");
         };
         check("0.web.ada.main.cell.internal.", Some(&["0", "web", "ada"]));
         check("main.cell.internal", Some(&[]));
@@ -117,8 +120,8 @@ mod tests {
         let bad = Zone::new(&cell, "Bad_.internal").unwrap_err().to_string();
         assert!(bad.contains("names.suffix") && bad.contains("Bad_"), "{bad}");
         let long = ["abcdefghi"; 12].join(".");
-        assert!(matches!(Zone::new(&cell, &long), Err(BadZone::TooLong { .. })));
-        assert!(matches!(Zone::new(&cell, ""), Err(BadZone::Suffix { .. })));
+        assert!(matches!(Zone::new(&cell, &long), Err(InvalidZone::TooLong { .. })));
+        assert!(matches!(Zone::new(&cell, ""), Err(InvalidZone::Suffix { .. })));
         let widest = Name::new(&"c".repeat(63)).unwrap();
         let zone = Zone::new(&widest, DEFAULT_SUFFIX).unwrap();
         let name = Name::new(&"n".repeat(63)).unwrap();

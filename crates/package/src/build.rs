@@ -6,7 +6,7 @@
 use crate::digest::PackageDigest;
 use crate::error::{PackageError, at};
 use crate::kind::{FOLDER_MODE, Kind};
-use crate::path::{EntryPath, shortened};
+use crate::path::{EntryPath, truncate};
 use crate::writer::Writer;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
@@ -32,9 +32,9 @@ pub struct Built {
 pub fn build(folder: &Path, target: &Path) -> Result<Built, PackageError> {
     let mut found = BTreeMap::new();
     let mut open = vec![folder.to_owned()];
-    while let Some(here) = open.pop() {
-        for entry in fs::read_dir(&here).map_err(at(&here))? {
-            let path = entry.map_err(at(&here))?.path();
+    while let Some(dir) = open.pop() {
+        for entry in fs::read_dir(&dir).map_err(at(&dir))? {
+            let path = entry.map_err(at(&dir))?.path();
             let metadata = fs::symlink_metadata(&path).map_err(at(&path))?;
             if metadata.is_dir() {
                 open.push(path.clone());
@@ -52,7 +52,7 @@ pub fn build(folder: &Path, target: &Path) -> Result<Built, PackageError> {
 fn entry_path(folder: &Path, path: &Path) -> Result<EntryPath, PackageError> {
     let inside = path.strip_prefix(folder).unwrap_or(path);
     let text = inside.to_str().ok_or_else(|| PackageError::BadPath {
-        path: shortened(&inside.to_string_lossy()),
+        path: truncate(&inside.to_string_lossy()),
         rule: "it is not UTF-8",
     })?;
     EntryPath::new(text)
@@ -72,7 +72,7 @@ fn add(
         let target = fs::read_link(path).map_err(at(path))?;
         let target = target.to_str().ok_or_else(|| PackageError::BadLink {
             path: entry.to_string(),
-            target: shortened(&target.to_string_lossy()),
+            target: truncate(&target.to_string_lossy()),
             rule: "the target is not UTF-8",
         })?;
         let link = Kind::SymbolicLink { target: target.to_owned() };
@@ -95,14 +95,14 @@ fn add(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Folder, tree};
+    use crate::testing::{Folder, write_tree};
     use std::os::unix::fs::symlink;
 
     #[test]
     fn equal_folders_are_equal_packages_whatever_their_times_and_umask() {
         let folder = Folder::new();
         for (name, mode) in [("one", 0o600), ("two", 0o664)] {
-            tree(&folder.path(name), &[("b/c", "text"), ("a", "x"), ("b.d", "")]);
+            write_tree(&folder.path(name), &[("b/c", "text"), ("a", "x"), ("b.d", "")]);
             let file = folder.path(name).join("a");
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
             symlink("../a", folder.path(name).join("b/link")).unwrap();
@@ -126,17 +126,20 @@ mod tests {
     fn the_digest_of_a_folder_never_changes() {
         let folder = Folder::new();
         let long = format!("{}/{}", "d".repeat(150), "n".repeat(150));
-        tree(&folder.path("in"), &[("bin/run", "#!/bin/sh\n"), (&long, "long"), ("data", "")]);
+        write_tree(
+            &folder.path("in"),
+            &[("bin/run", "#!/bin/sh\n"), (&long, "long"), ("data", "")],
+        );
         let built = build(&folder.path("in"), &folder.path("out")).unwrap();
-        let known = "269b97dd0f7f513834b247258fbfb673f754dd0a082750f6523aaf185cf3f828";
-        assert_eq!(built.digest.to_string(), known);
+        let expected = "269b97dd0f7f513834b247258fbfb673f754dd0a082750f6523aaf185cf3f828";
+        assert_eq!(built.digest.to_string(), expected);
     }
 
     #[test]
     fn what_has_no_place_in_a_package_is_named() {
         let folder = Folder::new();
-        let check = |what: &str, make: &dyn Fn(&Path), expected: &str| {
-            let here = folder.path(what);
+        let check = |case: &str, make: &dyn Fn(&Path), expected: &str| {
+            let here = folder.path(case);
             fs::create_dir_all(here.join("sub")).unwrap();
             make(&here.join("sub/it"));
             let error = build(&here, &folder.path("out")).unwrap_err().to_string();

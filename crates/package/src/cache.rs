@@ -5,14 +5,14 @@
 //! whole and synced, the file last; so the disk itself says what is here, and there is no index
 //! that could disagree with it. What a crash cut short is removed at the next start.
 //!
-//! Who needs a package holds a [`Pinned`]; what nobody holds goes when room is needed, longest
+//! Who needs a package holds a [`PinnedAuthority`]; what nobody holds goes when room is needed, longest
 //! unused first. Any number of tasks that want one package wait for one fetch.
 
 mod disk;
 mod fetch;
 mod partial;
 mod source;
-mod tally;
+mod transfer_stats;
 
 pub use fetch::FetchError;
 pub use source::{Source, SourceError};
@@ -23,7 +23,7 @@ use crate::unpack::Limits;
 use bytes::Bytes;
 use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
-use cellwright_supervise::{guarded, of_request};
+use cellwright_supervise::{catch_panic_async, spawn_request};
 use disk::Disk;
 use fetch::Fetch;
 use partial::Partial;
@@ -32,35 +32,35 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tally::{Arrival, Totals};
 use tokio::sync::watch;
+use transfer_stats::{Arrival, Totals};
 
 /// How a cache behaves.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct CacheConfig {
     /// Bytes of files and folders together.
     pub most_bytes: u64,
     pub limits: Limits,
     /// Requests that one source is asked at a time.
-    pub per_source: usize,
+    pub max_requests_per_source: usize,
     /// What one request may take.
     pub request_timeout: Duration,
     /// How long a source that gave wrong bytes is not asked again.
-    pub shun: Duration,
+    pub shun_duration: Duration,
     /// Different on every machine, so that machines that fetch the same package at the same time
     /// begin at different chunks and have something to give each other.
     pub salt: u64,
 }
 
-impl Settings {
+impl CacheConfig {
     #[must_use]
-    pub fn new(most_bytes: u64) -> Settings {
-        Settings {
+    pub fn new(most_bytes: u64) -> CacheConfig {
+        CacheConfig {
             most_bytes,
             limits: Limits::default(),
-            per_source: 2,
+            max_requests_per_source: 2,
             request_timeout: Duration::from_secs(20),
-            shun: Duration::from_secs(600),
+            shun_duration: Duration::from_secs(600),
             salt: 0,
         }
     }
@@ -81,8 +81,8 @@ pub enum ObtainError {
 impl ObtainError {
     /// Whether asking again later may help: nobody gave it, which says nothing of the package.
     #[must_use]
-    pub fn may_pass(&self) -> bool {
-        matches!(self, ObtainError::Fetch { why, .. } if why.may_pass())
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, ObtainError::Fetch { why, .. } if why.is_retryable())
     }
 
     /// Whether there was nobody to ask, which says less than any other error.
@@ -94,60 +94,60 @@ impl ObtainError {
 }
 
 /// One package that is here.
-struct Held {
+struct CachedPackage {
     /// What it takes on disk.
     bytes: u64,
     pins: usize,
-    used: u64,
+    last_use: u64,
     /// Its file is not what it should be; it runs what runs and is given to nobody.
     damaged: bool,
     /// How it came; unknown of what was here at the start.
     arrival: Option<Arrival>,
 }
 
-type Outcome = Option<Result<Pinned, ObtainError>>;
+type FetchOutcome = Option<Result<Pinned, ObtainError>>;
 
 /// A package on its way here.
-struct Flight {
-    done: watch::Receiver<Outcome>,
+struct InFlightFetch {
+    outcome_rx: watch::Receiver<FetchOutcome>,
     partial: Arc<Partial>,
     reserved: u64,
 }
 
 #[derive(Default)]
-struct Inner {
-    held: BTreeMap<PackageDigest, Held>,
-    flights: BTreeMap<PackageDigest, Flight>,
+struct CacheState {
+    packages: BTreeMap<PackageDigest, CachedPackage>,
+    in_flight: BTreeMap<PackageDigest, InFlightFetch>,
     /// Counts uses, for the order of the longest unused.
-    uses: u64,
+    use_counter: u64,
     shunned: BTreeMap<String, Instant>,
     fetched: Totals,
 }
 
-impl Inner {
-    fn taken(&self) -> u64 {
-        let held: u64 = self.held.values().map(|held| held.bytes).sum();
-        held + self.flights.values().map(|flight| flight.reserved).sum::<u64>()
+impl CacheState {
+    fn used_bytes(&self) -> u64 {
+        let held: u64 = self.packages.values().map(|held| held.bytes).sum();
+        held + self.in_flight.values().map(|flight| flight.reserved).sum::<u64>()
     }
 
     fn pinned_bytes(&self) -> u64 {
-        let pinned = self.held.values().filter(|held| held.pins > 0);
-        let flying = self.flights.values().map(|flight| flight.reserved);
-        pinned.map(|held| held.bytes).chain(flying).sum()
+        let pinned = self.packages.values().filter(|held| held.pins > 0);
+        let in_flight_bytes = self.in_flight.values().map(|flight| flight.reserved);
+        pinned.map(|held| held.bytes).chain(in_flight_bytes).sum()
     }
 
     fn touch(&mut self, digest: PackageDigest) {
-        self.uses += 1;
-        if let Some(held) = self.held.get_mut(&digest) {
-            held.used = self.uses;
+        self.use_counter += 1;
+        if let Some(held) = self.packages.get_mut(&digest) {
+            held.last_use = self.use_counter;
         }
     }
 
     /// What has to go for `needed` more bytes, longest unused first.
-    fn to_evict(&self, needed: u64, most: u64) -> Option<Vec<PackageDigest>> {
-        let mut over = (self.taken() + needed).saturating_sub(most);
-        let mut idle: Vec<_> = self.held.iter().filter(|(_, held)| held.pins == 0).collect();
-        idle.sort_by_key(|(_, held)| held.used);
+    fn choose_evictions(&self, needed: u64, most: u64) -> Option<Vec<PackageDigest>> {
+        let mut over = (self.used_bytes() + needed).saturating_sub(most);
+        let mut idle: Vec<_> = self.packages.iter().filter(|(_, held)| held.pins == 0).collect();
+        idle.sort_by_key(|(_, held)| held.last_use);
         let mut out = Vec::new();
         for (digest, held) in idle {
             if over == 0 {
@@ -162,15 +162,15 @@ impl Inner {
 
 struct Shared {
     disk: Disk,
-    settings: Settings,
-    inner: Mutex<Inner>,
+    config: CacheConfig,
+    state: Mutex<CacheState>,
     /// Bytes given to others.
-    given: AtomicU64,
+    bytes_served: AtomicU64,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -183,10 +183,10 @@ pub struct Cache {
 /// A package in use. It stays here as long as one of these does.
 #[derive(Clone)]
 pub struct Pinned {
-    hold: Arc<Hold>,
+    guard: Arc<PinGuard>,
 }
 
-struct Hold {
+struct PinGuard {
     digest: PackageDigest,
     folder: PathBuf,
     shared: Arc<Shared>,
@@ -195,31 +195,31 @@ struct Hold {
 impl Pinned {
     #[must_use]
     pub fn digest(&self) -> PackageDigest {
-        self.hold.digest
+        self.guard.digest
     }
 
     /// The unpacked package. Tasks must not be able to write here.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.hold.folder
+        &self.guard.folder
     }
 }
 
 impl std::fmt::Debug for Pinned {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pinned({})", self.hold.digest)
+        write!(f, "Pinned({})", self.guard.digest)
     }
 }
 
-impl Drop for Hold {
+impl Drop for PinGuard {
     fn drop(&mut self) {
         let mut inner = self.shared.lock();
         inner.touch(self.digest);
-        if let Some(held) = inner.held.get_mut(&self.digest) {
+        if let Some(held) = inner.packages.get_mut(&self.digest) {
             held.pins = held.pins.saturating_sub(1);
         }
         drop(inner);
-        self.shared.disk.touch(self.digest);
+        self.shared.disk.touch_mtime(self.digest);
     }
 }
 
@@ -230,17 +230,18 @@ impl Cache {
     ///
     /// # Errors
     /// When the folder cannot be read or written.
-    pub fn open(folder: &Path, settings: Settings) -> Result<Cache, PackageError> {
+    pub fn open(folder: &Path, config: CacheConfig) -> Result<Cache, PackageError> {
         let disk = Disk::open(folder)?;
-        let mut inner = Inner::default();
+        let mut inner = CacheState::default();
         for (digest, bytes) in disk.scan()? {
-            inner.uses += 1;
-            let used = inner.uses;
-            let held = Held { bytes, pins: 0, used, damaged: false, arrival: None };
-            inner.held.insert(digest, held);
+            inner.use_counter += 1;
+            let used = inner.use_counter;
+            let held =
+                CachedPackage { bytes, pins: 0, last_use: used, damaged: false, arrival: None };
+            inner.packages.insert(digest, held);
         }
-        let (inner, given) = (Mutex::new(inner), AtomicU64::new(0));
-        Ok(Cache { shared: Arc::new(Shared { disk, settings, inner, given }) })
+        let (inner, bytes_served) = (Mutex::new(inner), AtomicU64::new(0));
+        Ok(Cache { shared: Arc::new(Shared { disk, config, state: inner, bytes_served }) })
     }
 
     /// Removes what nobody holds down to the bound. For when those who hold something from before
@@ -250,35 +251,35 @@ impl Cache {
     /// When a package cannot be removed.
     pub fn trim(&self) -> Result<(), PackageError> {
         let mut inner = self.shared.lock();
-        let most = self.shared.settings.most_bytes;
+        let most = self.shared.config.most_bytes;
         // More may be held than the bound allows; then what is not held goes, and no more.
         let spare = most.max(inner.pinned_bytes());
-        for digest in inner.to_evict(0, spare).unwrap_or_default() {
+        for digest in inner.choose_evictions(0, spare).unwrap_or_default() {
             self.shared.disk.remove(digest)?;
-            inner.held.remove(&digest);
+            inner.packages.remove(&digest);
         }
         Ok(())
     }
 
     /// What is here, for the machine's report.
     #[must_use]
-    pub fn held(&self) -> Vec<PackageDigest> {
-        self.shared.lock().held.keys().copied().collect()
+    pub fn cached_digests(&self) -> Vec<PackageDigest> {
+        self.shared.lock().packages.keys().copied().collect()
     }
 
     /// Bytes on disk, those on their way included.
     #[must_use]
-    pub fn taken(&self) -> u64 {
-        self.shared.lock().taken()
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.lock().used_bytes()
     }
 
     /// What is here and who gave it. What jobs call it is not known here.
     #[must_use]
-    pub fn told(&self) -> MachinePackages {
+    pub fn status(&self) -> MachinePackages {
         let inner = self.shared.lock();
         let now = Instant::now();
         let shunned = inner.shunned.iter().filter(|(_, until)| **until > now);
-        let told = |(digest, held): (&PackageDigest, &Held)| {
+        let package_status = |(digest, held): (&PackageDigest, &CachedPackage)| {
             Some(PackageOnMachine {
                 digest: digest.token().ok()?,
                 name: None,
@@ -290,12 +291,12 @@ impl Cache {
             })
         };
         MachinePackages {
-            packages: inner.held.iter().filter_map(told).collect(),
-            taken_bytes: inner.taken(),
-            most_bytes: self.shared.settings.most_bytes,
+            packages: inner.packages.iter().filter_map(package_status).collect(),
+            taken_bytes: inner.used_bytes(),
+            most_bytes: self.shared.config.most_bytes,
             from_masters: inner.fetched.masters,
             from_machines: inner.fetched.machines,
-            given: self.shared.given.load(Ordering::Relaxed),
+            given: self.shared.bytes_served.load(Ordering::Relaxed),
             shunned: shunned.map(|(name, _)| name.clone()).collect(),
         }
     }
@@ -313,11 +314,11 @@ impl Cache {
             let (name, digest) = (package.name.to_string(), package.digest.to_string());
             return Err(ObtainError::BadDigest { name, digest });
         };
-        let mut done = match self.begin(package, digest, sources)? {
-            Begun::Here(pinned) => return Ok(pinned),
-            Begun::Coming(done) => done,
+        let mut outcome_rx = match self.start_or_join(package, digest, sources)? {
+            Acquired::Cached(pinned) => return Ok(pinned),
+            Acquired::InFlight(done) => done,
         };
-        match done.wait_for(Option::is_some).await {
+        match outcome_rx.wait_for(Option::is_some).await {
             Ok(outcome) => match &*outcome {
                 Some(result) => result.clone(),
                 None => Err(self.cut_short(package)),
@@ -341,27 +342,27 @@ impl Cache {
         from: u64,
         length: u32,
     ) -> Result<Bytes, SourceError> {
-        let flying = {
+        let in_flight = {
             let mut inner = self.shared.lock();
-            match inner.held.get(&digest) {
+            match inner.packages.get(&digest) {
                 Some(held) if !held.damaged => {
                     inner.touch(digest);
                     None
                 }
                 Some(_) => return Err(SourceError::Lacks),
-                None => match inner.flights.get(&digest) {
+                None => match inner.in_flight.get(&digest) {
                     Some(flight) => Some(Arc::clone(&flight.partial)),
                     None => return Err(SourceError::Lacks),
                 },
             }
         };
         let shared = Arc::clone(&self.shared);
-        let read = tokio::task::spawn_blocking(move || match flying {
+        let read = tokio::task::spawn_blocking(move || match in_flight {
             Some(partial) => partial.read(from, length),
             None => match shared.disk.read(digest, from, length) {
                 Err(SourceError::Wrong) => {
                     tracing::error!(package = %digest, "package damaged on disk; no longer given");
-                    if let Some(held) = shared.lock().held.get_mut(&digest) {
+                    if let Some(held) = shared.lock().packages.get_mut(&digest) {
                         held.damaged = true;
                     }
                     Err(SourceError::Lacks)
@@ -371,38 +372,38 @@ impl Cache {
         });
         let read = read.await.unwrap_or(Err(SourceError::Lacks));
         if let Ok(bytes) = &read {
-            self.shared.given.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+            self.shared.bytes_served.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         }
         read
     }
 
     /// The package, if it is here.
     #[must_use]
-    pub fn held_pin(&self, digest: PackageDigest) -> Option<Pinned> {
+    pub fn pin_if_cached(&self, digest: PackageDigest) -> Option<Pinned> {
         self.pin(&mut self.shared.lock(), digest)
     }
 
-    fn pin(&self, inner: &mut Inner, digest: PackageDigest) -> Option<Pinned> {
-        let held = inner.held.get_mut(&digest)?;
+    fn pin(&self, inner: &mut CacheState, digest: PackageDigest) -> Option<Pinned> {
+        let held = inner.packages.get_mut(&digest)?;
         held.pins += 1;
         inner.touch(digest);
         let folder = self.shared.disk.folder(digest);
         let shared = Arc::clone(&self.shared);
-        Some(Pinned { hold: Arc::new(Hold { digest, folder, shared }) })
+        Some(Pinned { guard: Arc::new(PinGuard { digest, folder, shared }) })
     }
 
-    fn begin(
+    fn start_or_join(
         &self,
         package: &PackageRef,
         digest: PackageDigest,
         sources: Vec<Arc<dyn Source>>,
-    ) -> Result<Begun, ObtainError> {
+    ) -> Result<Acquired, ObtainError> {
         let mut inner = self.shared.lock();
         if let Some(pinned) = self.pin(&mut inner, digest) {
-            return Ok(Begun::Here(pinned));
+            return Ok(Acquired::Cached(pinned));
         }
-        if let Some(flight) = inner.flights.get(&digest) {
-            return Ok(Begun::Coming(flight.done.clone()));
+        if let Some(flight) = inner.in_flight.get(&digest) {
+            return Ok(Acquired::InFlight(flight.outcome_rx.clone()));
         }
         // File and folder; nothing is compressed, so the folder is no larger than the file, blocks
         // of small files apart.
@@ -411,44 +412,55 @@ impl Cache {
             None => ObtainError::NoRoom {
                 name: package.name.to_string(),
                 needed: reserved,
-                most: self.shared.settings.most_bytes,
+                most: self.shared.config.most_bytes,
                 pinned,
             },
-            Some(why) => failed(package, FetchError::Package(why)),
+            Some(why) => fetch_error(package, FetchError::Package(why)),
         })?;
         let partial = Partial::create(self.shared.disk.incoming(digest), package.bytes);
-        let partial = Arc::new(partial.map_err(|why| failed(package, FetchError::Package(why)))?);
-        let (tell, done) = watch::channel(None);
-        let sources = self.not_shunned(&mut inner, sources);
-        let flight = Flight { done: done.clone(), partial: Arc::clone(&partial), reserved };
-        inner.flights.insert(digest, flight);
+        let partial =
+            Arc::new(partial.map_err(|why| fetch_error(package, FetchError::Package(why)))?);
+        let (outcome_tx, outcome_rx) = watch::channel(None);
+        let sources = self.without_shunned(&mut inner, sources);
+        let flight = InFlightFetch {
+            outcome_rx: outcome_rx.clone(),
+            partial: Arc::clone(&partial),
+            reserved,
+        };
+        inner.in_flight.insert(digest, flight);
         drop(inner);
         let (cache, package) = (self.clone(), package.clone());
         // A task of its own: whoever asked first may give up while others still wait.
-        of_request("the fetch of a package", async move {
-            let bringing = guarded(cache.bring(&package, digest, &partial, sources)).await;
-            let outcome = bringing.unwrap_or_else(|panicked| {
+        spawn_request("the fetch of a package", async move {
+            let fetched_package =
+                catch_panic_async(cache.fetch_and_install(&package, digest, &partial, sources))
+                    .await;
+            let outcome = fetched_package.unwrap_or_else(|panicked| {
                 tracing::error!(package = %digest, "a package was not fetched: {panicked}");
                 // Whoever asks next begins anew.
-                cache.shared.lock().flights.remove(&digest);
+                cache.shared.lock().in_flight.remove(&digest);
                 partial.discard();
-                Err(failed(&package, FetchError::CutShort))
+                Err(fetch_error(&package, FetchError::CutShort))
             });
-            tell.send_replace(Some(outcome));
+            outcome_tx.send_replace(Some(outcome));
         });
-        Ok(Begun::Coming(done))
+        Ok(Acquired::InFlight(outcome_rx))
     }
 
     /// # Errors
     /// With what is in use when nothing more can go.
-    fn make_room(&self, inner: &mut Inner, needed: u64) -> Result<(), (u64, Option<PackageError>)> {
-        let Some(going) = inner.to_evict(needed, self.shared.settings.most_bytes) else {
+    fn make_room(
+        &self,
+        inner: &mut CacheState,
+        needed: u64,
+    ) -> Result<(), (u64, Option<PackageError>)> {
+        let Some(evicted) = inner.choose_evictions(needed, self.shared.config.most_bytes) else {
             return Err((inner.pinned_bytes(), None));
         };
-        for digest in going {
-            let trash = self.shared.disk.hide(digest).map_err(|why| (0, Some(why)))?;
+        for digest in evicted {
+            let trash = self.shared.disk.move_to_trash(digest).map_err(|why| (0, Some(why)))?;
             // Now and not before: what could not be hidden is still there and counts.
-            inner.held.remove(&digest);
+            inner.packages.remove(&digest);
             tokio::task::spawn_blocking(move || {
                 if let Err(why) = std::fs::remove_dir_all(&trash) {
                     tracing::warn!(path = %trash.display(), %why, "old package not removed");
@@ -458,9 +470,9 @@ impl Cache {
         Ok(())
     }
 
-    fn not_shunned(
+    fn without_shunned(
         &self,
-        inner: &mut Inner,
+        inner: &mut CacheState,
         sources: Vec<Arc<dyn Source>>,
     ) -> Vec<Arc<dyn Source>> {
         let now = Instant::now();
@@ -468,46 +480,48 @@ impl Cache {
         sources.into_iter().filter(|s| !inner.shunned.contains_key(s.name())).collect()
     }
 
-    async fn bring(
+    async fn fetch_and_install(
         &self,
         package: &PackageRef,
         digest: PackageDigest,
         partial: &Arc<Partial>,
         sources: Vec<Arc<dyn Source>>,
     ) -> Result<Pinned, ObtainError> {
-        let settings = self.shared.settings;
-        let mut fetch = Fetch::new(digest, package.bytes, settings, sources, Arc::clone(partial));
-        let place = self.shared.disk.place(digest);
-        let begun = Instant::now();
-        let fetched = fetch.run(place).await;
-        let arrival = Arrival { from: fetch.shares(), took: begun.elapsed() };
-        let liars = fetch.liars();
+        let config = self.shared.config;
+        let mut fetch = Fetch::new(digest, package.bytes, config, sources, Arc::clone(partial));
+        let paths = self.shared.disk.paths(digest);
+        let started = Instant::now();
+        let fetch_result = fetch.run(paths).await;
+        let arrival = Arrival { from: fetch.contributions(), took: started.elapsed() };
+        let liars = fetch.corrupt_sources();
         let shared = Arc::clone(&self.shared);
-        let measured = tokio::task::spawn_blocking(move || shared.disk.bytes_of(digest)).await;
+        let measured = tokio::task::spawn_blocking(move || shared.disk.disk_usage(digest)).await;
         let mut inner = self.shared.lock();
-        let until = Instant::now() + settings.shun;
+        let until = Instant::now() + config.shun_duration;
         for name in liars {
             tracing::warn!(source = %name, package = %digest, "source gave wrong bytes; shunned");
             inner.shunned.insert(name, until);
         }
-        inner.flights.remove(&digest);
+        inner.in_flight.remove(&digest);
         inner.fetched.add(Totals::of(&arrival.from));
         partial.discard();
-        fetched.map_err(|why| failed(package, why))?;
-        let measured = measured.map_err(|_| failed(package, FetchError::CutShort))?;
-        let bytes = measured.map_err(|why| failed(package, FetchError::Package(why)))?;
+        fetch_result.map_err(|why| fetch_error(package, why))?;
+        let measured = measured.map_err(|_| fetch_error(package, FetchError::CutShort))?;
+        let bytes = measured.map_err(|why| fetch_error(package, FetchError::Package(why)))?;
         // Small files take more than their bytes.
         if let Err((pinned, _)) = self.make_room(&mut inner, bytes) {
             let removed = self.shared.disk.remove(digest);
-            removed.map_err(|why| failed(package, FetchError::Package(why)))?;
-            let (name, most) = (package.name.to_string(), settings.most_bytes);
+            removed.map_err(|why| fetch_error(package, FetchError::Package(why)))?;
+            let (name, most) = (package.name.to_string(), config.most_bytes);
             return Err(ObtainError::NoRoom { name, needed: bytes, most, pinned });
         }
         log_arrival(package, &arrival);
         let arrival = Some(arrival);
-        inner.held.insert(digest, Held { bytes, pins: 0, used: 0, damaged: false, arrival });
+        inner
+            .packages
+            .insert(digest, CachedPackage { bytes, pins: 0, last_use: 0, damaged: false, arrival });
         let pinned = self.pin(&mut inner, digest);
-        pinned.ok_or_else(|| failed(package, FetchError::CutShort))
+        pinned.ok_or_else(|| fetch_error(package, FetchError::CutShort))
     }
 }
 
@@ -527,12 +541,12 @@ fn log_arrival(package: &PackageRef, arrival: &Arrival) {
     );
 }
 
-enum Begun {
-    Here(Pinned),
-    Coming(watch::Receiver<Outcome>),
+enum Acquired {
+    Cached(Pinned),
+    InFlight(watch::Receiver<FetchOutcome>),
 }
 
-fn failed(package: &PackageRef, why: FetchError) -> ObtainError {
+fn fetch_error(package: &PackageRef, why: FetchError) -> ObtainError {
     ObtainError::Fetch { name: package.name.to_string(), why: Arc::new(why) }
 }
 

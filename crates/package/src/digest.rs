@@ -1,7 +1,7 @@
 //! A package's name: the SHA-256 of its file. The masters' blobs go by the same digest, so a
 //! package is a blob like any other, and `sha256sum FILE` says what it is called.
 
-use cellwright_cell::name::{BadName, Token};
+use cellwright_cell::name::{InvalidName, Token};
 use cellwright_identity::secret::{hex, sha256, unhex32};
 use ring::digest::{Context, SHA256};
 use std::fmt;
@@ -26,7 +26,7 @@ impl PackageDigest {
     ///
     /// # Errors
     /// Never: 64 hexadecimal digits are a token.
-    pub fn token(self) -> Result<Token, BadName> {
+    pub fn token(self) -> Result<Token, InvalidName> {
         Token::new(&self.to_string())
     }
 }

@@ -21,14 +21,14 @@ pub(crate) const BLOCK: u64 = 512;
 /// Small enough to be fetched from a dozen machines at once, large enough that asking costs little.
 pub const CHUNK_BYTES: u32 = 1 << 20;
 /// Head of a package of 64 GiB and some.
-const MAX_HEAD: u64 = 8 << 20;
+const MAX_HEAD_BYTES: u64 = 8 << 20;
 /// Longest body.
-pub const MAX_BODY: u64 = 64 << 30;
+pub const MAX_BODY_BYTES: u64 = 64 << 30;
 const FORMAT: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct HeadJson {
     format: u32,
     chunk_bytes: u32,
     body_bytes: u64,
@@ -75,11 +75,12 @@ impl Head {
             return Ok(Parsed::Needs(body_start));
         }
         let end = usize::try_from(BLOCK + length).unwrap_or(usize::MAX);
-        let text: Text = serde_json::from_slice(&start[block..end])
+        let text: HeadJson = serde_json::from_slice(&start[block..end])
             .map_err(|e| PackageError::not_a_package(format!("its head is no JSON: {e}")))?;
         text.check(total - body_start)?;
         let chunks = text.chunks.iter().map(|digits| {
-            unhex32(digits).ok_or_else(|| bad("chunks", digits, "64 digits 0-9 and a-f each"))
+            unhex32(digits)
+                .ok_or_else(|| invalid_head("chunks", digits, "64 digits 0-9 and a-f each"))
         });
         Ok(Parsed::Head(Head {
             chunk_bytes: text.chunk_bytes,
@@ -95,12 +96,16 @@ impl Head {
     /// When there are more chunks than a head can name.
     pub(crate) fn render(chunks: &[[u8; 32]], body_bytes: u64) -> Result<Vec<u8>, PackageError> {
         let chunks = chunks.iter().map(|digest| hex(digest)).collect();
-        let text = Text { format: FORMAT, chunk_bytes: CHUNK_BYTES, body_bytes, chunks };
+        let text = HeadJson { format: FORMAT, chunk_bytes: CHUNK_BYTES, body_bytes, chunks };
         let json = serde_json::to_vec(&text)
             .map_err(|e| PackageError::not_a_package(format!("its head has no JSON: {e}")))?;
         let length = json.len() as u64;
-        if length > MAX_HEAD {
-            return Err(PackageError::Beyond { limit: Limit::Head, found: length, most: MAX_HEAD });
+        if length > MAX_HEAD_BYTES {
+            return Err(PackageError::Beyond {
+                limit: Limit::Head,
+                found: length,
+                most: MAX_HEAD_BYTES,
+            });
         }
         let mut header = plain_header(EntryType::Regular, 0o444, length);
         let named = header.set_path(HEAD_NAME);
@@ -133,33 +138,34 @@ impl Head {
     }
 }
 
-impl Text {
+impl HeadJson {
     fn check(&self, after_head: u64) -> Result<(), PackageError> {
         if self.format != FORMAT {
-            return Err(bad("format", &self.format.to_string(), "1"));
+            return Err(invalid_head("format", &self.format.to_string(), "1"));
         }
         if self.chunk_bytes != CHUNK_BYTES {
-            return Err(bad(
+            return Err(invalid_head(
                 "chunk_bytes",
                 &self.chunk_bytes.to_string(),
                 &CHUNK_BYTES.to_string(),
             ));
         }
-        if self.body_bytes != after_head || self.body_bytes > MAX_BODY {
-            let allowed = format!("{after_head}, what follows the head, and at most {MAX_BODY}");
-            return Err(bad("body_bytes", &self.body_bytes.to_string(), &allowed));
+        if self.body_bytes != after_head || self.body_bytes > MAX_BODY_BYTES {
+            let allowed =
+                format!("{after_head}, what follows the head, and at most {MAX_BODY_BYTES}");
+            return Err(invalid_head("body_bytes", &self.body_bytes.to_string(), &allowed));
         }
         let count = self.body_bytes.div_ceil(u64::from(CHUNK_BYTES));
         if self.chunks.len() as u64 != count {
             let value = format!("a list of {}", self.chunks.len());
-            return Err(bad("chunks", &value, &format!("a list of {count}")));
+            return Err(invalid_head("chunks", &value, &format!("a list of {count}")));
         }
         Ok(())
     }
 }
 
-fn bad(field: &'static str, value: &str, allowed: &str) -> PackageError {
-    let value = crate::path::shortened(value);
+fn invalid_head(field: &'static str, value: &str, allowed: &str) -> PackageError {
+    let value = crate::path::truncate(value);
     PackageError::BadHead { field, value, allowed: allowed.to_owned() }
 }
 
@@ -173,8 +179,12 @@ fn head_length(block: &[u8]) -> Result<u64, PackageError> {
         return Err(PackageError::not_a_package("its first member is no package head"));
     }
     let length = header.entry_size().map_err(|e| PackageError::not_a_package(e.to_string()))?;
-    if length > MAX_HEAD {
-        return Err(PackageError::Beyond { limit: Limit::Head, found: length, most: MAX_HEAD });
+    if length > MAX_HEAD_BYTES {
+        return Err(PackageError::Beyond {
+            limit: Limit::Head,
+            found: length,
+            most: MAX_HEAD_BYTES,
+        });
     }
     Ok(length)
 }

@@ -13,12 +13,12 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::get;
 use bytes::Bytes;
-use cellwright_api::client::agent::{AgentDialler, AgentLine};
-use cellwright_api::client::parts::PACKAGE_PATH;
+use cellwright_api::client::agent::{AgentConnection, AgentDialler};
+use cellwright_api::client::internal_calls::PACKAGE_PATH;
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_cell::name::Name;
-use cellwright_supervise::of_request;
+use cellwright_supervise::spawn_request;
 use futures::future::BoxFuture;
 use futures::stream;
 use serde::Deserialize;
@@ -31,33 +31,33 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 const MAX_LENGTH: u32 = 9 << 20;
 /// Answers in memory at a time, those on their way out included. With a megabyte each, as chunks
 /// are, that is little; with the largest there are, still bounded.
-const MOST_ANSWERS: usize = 8;
+const MAX_CONCURRENT_ANSWERS: usize = 8;
 /// How long a request waits for its turn before the asker is better served elsewhere.
-const TURN: Duration = Duration::from_secs(10);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one answer may take on its way out before others take its turn.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is handed to a connection at a time.
-const PIECE: usize = 64 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 /// A machine or a master that is asked over HTTP.
 pub struct HttpSource {
     client: Client,
     address: String,
-    vouches: bool,
-    limit: Duration,
+    is_trusted: bool,
+    timeout: Duration,
 }
 
 impl HttpSource {
     /// The agent at `address` (`host:port`), with the certificate of `client`.
     #[must_use]
-    pub fn machine(client: Client, address: String, limit: Duration) -> HttpSource {
-        HttpSource { client, address, vouches: false, limit }
+    pub fn machine(client: Client, address: String, timeout: Duration) -> HttpSource {
+        HttpSource { client, address, is_trusted: false, timeout }
     }
 
     /// The master at `address`, whose word counts.
     #[must_use]
-    pub fn master(client: Client, address: String, limit: Duration) -> HttpSource {
-        HttpSource { client, address, vouches: true, limit }
+    pub fn master(client: Client, address: String, timeout: Duration) -> HttpSource {
+        HttpSource { client, address, is_trusted: true, timeout }
     }
 }
 
@@ -66,8 +66,8 @@ impl Source for HttpSource {
         &self.address
     }
 
-    fn vouches(&self) -> bool {
-        self.vouches
+    fn is_trusted(&self) -> bool {
+        self.is_trusted
     }
 
     fn read(
@@ -78,9 +78,11 @@ impl Source for HttpSource {
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         let path = path_of(package, from, length);
         Box::pin(async move {
-            let answer =
-                self.client.bytes_at_most(&self.address, &path, self.limit, length as usize).await;
-            answer.map_err(|why| failure(&why))
+            let answer = self
+                .client
+                .bytes_at_most(&self.address, &path, self.timeout, length as usize)
+                .await;
+            answer.map_err(|why| source_error(&why))
         })
     }
 }
@@ -90,8 +92,8 @@ pub struct AgentSource {
     dialler: AgentDialler,
     machine: Name,
     address: String,
-    limit: Duration,
-    idle: Mutex<Vec<AgentLine>>,
+    timeout: Duration,
+    idle: Mutex<Vec<AgentConnection>>,
 }
 
 impl AgentSource {
@@ -100,22 +102,22 @@ impl AgentSource {
         dialler: AgentDialler,
         machine: Name,
         address: String,
-        limit: Duration,
+        timeout: Duration,
     ) -> AgentSource {
-        AgentSource { dialler, machine, address, limit, idle: Mutex::default() }
+        AgentSource { dialler, machine, address, timeout, idle: Mutex::default() }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<AgentLine>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<AgentConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fetch(&self, path: &str, most: usize) -> Result<Bytes, ClientError> {
-        let kept = self.idle().pop();
-        let mut line = match kept {
+        let idle_line = self.idle().pop();
+        let mut line = match idle_line {
             Some(line) => line,
             None => self.dialler.dial(&self.machine, &self.address).await?,
         };
-        let bytes = line.bytes(path, self.limit, most).await;
+        let bytes = line.get_bytes(path, self.timeout, most).await;
         // One that broke is dropped; after a refusal it is as good as before.
         if matches!(bytes, Ok(_) | Err(ClientError::Api(_))) {
             self.idle().push(line);
@@ -133,7 +135,7 @@ impl Source for AgentSource {
         Some(self.machine.as_str())
     }
 
-    fn vouches(&self) -> bool {
+    fn is_trusted(&self) -> bool {
         false
     }
 
@@ -145,7 +147,7 @@ impl Source for AgentSource {
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         let path = path_of(package, from, length);
         let most = length as usize;
-        Box::pin(async move { self.fetch(&path, most).await.map_err(|why| failure(&why)) })
+        Box::pin(async move { self.fetch(&path, most).await.map_err(|why| source_error(&why)) })
     }
 }
 
@@ -153,7 +155,7 @@ fn path_of(package: PackageDigest, from: u64, length: u32) -> String {
     format!("{PACKAGE_PATH}/{package}?from={from}&length={length}")
 }
 
-fn failure(why: &ClientError) -> SourceError {
+fn source_error(why: &ClientError) -> SourceError {
     match why {
         ClientError::Api(error) if error.code == Code::NoSuchBlob => SourceError::Lacks,
         _ => SourceError::Failed(why.to_string()),
@@ -170,73 +172,78 @@ struct Range {
 
 /// Gives away what is in the cache, and what has arrived of what is on its way.
 pub fn router(cache: Cache) -> Router {
-    router_with(cache, MOST_ANSWERS, TURN)
+    router_with(cache, MAX_CONCURRENT_ANSWERS, PERMIT_TIMEOUT)
 }
 
 /// No more than `answers` at a time, for which others wait no longer than `turn`.
-pub(crate) fn router_with(cache: Cache, answers: usize, turn: Duration) -> Router {
+pub(crate) fn router_with(cache: Cache, answers: usize, permit_timeout: Duration) -> Router {
     let path = format!("{PACKAGE_PATH}/{{digest}}");
-    let turns = Arc::new(Semaphore::new(answers));
-    Router::new().route(&path, get(give)).with_state(Giving { cache, turns, turn })
+    let permits = Arc::new(Semaphore::new(answers));
+    Router::new().route(&path, get(serve_package)).with_state(ServeState {
+        cache,
+        permits,
+        permit_timeout,
+    })
 }
 
 #[derive(Clone)]
-struct Giving {
+struct ServeState {
     cache: Cache,
-    turns: Arc<Semaphore>,
-    turn: Duration,
+    permits: Arc<Semaphore>,
+    permit_timeout: Duration,
 }
 
-async fn give(
-    State(Giving { cache, turns, turn }): State<Giving>,
+async fn serve_package(
+    State(ServeState { cache, permits, permit_timeout: turn }): State<ServeState>,
     Path(digest): Path<String>,
     range: Result<Query<Range>, axum::extract::rejection::QueryRejection>,
 ) -> Response<Body> {
-    let Ok(Ok(turn)) = tokio::time::timeout(turn, turns.acquire_owned()).await else {
+    let Ok(Ok(permit)) = tokio::time::timeout(turn, permits.acquire_owned()).await else {
         let why = "too many answers are on their way out already; ask elsewhere";
-        return refusal(&ApiError::new(Code::Overloaded, why));
+        return error_response(&ApiError::new(Code::Overloaded, why));
     };
-    match answer(&cache, &digest, range.map(|Query(range)| range).map_err(|e| e.body_text())).await
+    match read_range(&cache, &digest, range.map(|Query(range)| range).map_err(|e| e.body_text()))
+        .await
     {
         Ok(bytes) => {
             let length = bytes.len();
-            let mut response = Response::new(handed_on(bytes, turn, PATIENCE));
+            let mut response = Response::new(stream_body(bytes, permit, SEND_TIMEOUT));
             response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
             let binary = HeaderValue::from_static("application/octet-stream");
             response.headers_mut().insert(header::CONTENT_TYPE, binary);
             response
         }
-        Err(error) => refusal(&error),
+        Err(error) => error_response(&error),
     }
 }
 
 /// The bytes, and the turn with them until the connection has taken the last; or until it has had
 /// time enough, for a reader that takes nothing must not keep others from theirs.
-fn handed_on(bytes: Bytes, turn: OwnedSemaphorePermit, patience: Duration) -> Body {
-    let (taken, all_taken) = oneshot::channel::<()>();
-    of_request("the turn of an answer", async move {
+fn stream_body(bytes: Bytes, permit: OwnedSemaphorePermit, timeout: Duration) -> Body {
+    let (all_taken_tx, all_taken) = oneshot::channel::<()>();
+    spawn_request("the turn of an answer", async move {
         // Either way the turn is over: taken, given up, or late.
-        let _ = tokio::time::timeout(patience, all_taken).await;
-        drop(turn);
+        let _ = tokio::time::timeout(timeout, all_taken).await;
+        drop(permit);
     });
-    Body::from_stream(stream::unfold((bytes, taken), |(mut left, taken)| async move {
-        let piece = left.split_to(PIECE.min(left.len()));
+    Body::from_stream(stream::unfold((bytes, all_taken_tx), |(mut left, taken)| async move {
+        let piece = left.split_to(PIECE_BYTES.min(left.len()));
         (!piece.is_empty()).then_some((Ok::<_, Infallible>(piece), (left, taken)))
     }))
 }
 
-async fn answer(
+async fn read_range(
     cache: &Cache,
     digest: &str,
     range: Result<Range, String>,
 ) -> Result<Bytes, ApiError> {
     let allowed = "64 digits 0-9 and a-f";
     let parsed = PackageDigest::parse(digest);
-    let package = parsed.ok_or_else(|| parameter("digest", digest, allowed))?;
+    let package = parsed.ok_or_else(|| bad_parameter("digest", digest, allowed))?;
     let range = range.map_err(|why| ApiError::new(Code::BadParameter, why))?;
     if range.length > MAX_LENGTH {
         let allowed = format!("at most {MAX_LENGTH}");
-        return Err(parameter("length", &range.length.to_string(), &allowed));
+        return Err(bad_parameter("length", &range.length.to_string(), &allowed));
     }
     let read = cache.read(package, range.from, range.length).await;
     read.map_err(|why| match why {
@@ -247,12 +254,12 @@ async fn answer(
     })
 }
 
-fn parameter(name: &str, value: &str, allowed: &str) -> ApiError {
+fn bad_parameter(name: &str, value: &str, allowed: &str) -> ApiError {
     let message = format!("{name} {value:?} is not valid: {allowed}");
     ApiError::new(Code::BadParameter, message)
 }
 
-fn refusal(error: &ApiError) -> Response<Body> {
+fn error_response(error: &ApiError) -> Response<Body> {
     let body = serde_json::to_vec(error).unwrap_or_default();
     let mut response = Response::new(Body::from(body));
     let status = StatusCode::from_u16(error.code.status());

@@ -33,14 +33,14 @@ const FILE_MODES: &str = "0400 to 0777 with 0400";
 /// # Errors
 /// When mode or target are not allowed.
 pub(crate) fn check(path: &EntryPath, kind: &Kind) -> Result<(), PackageError> {
-    let refuse =
+    let reject =
         |mode, allowed| Err(PackageError::BadMode { path: path.to_string(), mode, allowed });
     match *kind {
         Kind::Folder { mode } if mode & 0o700 != 0o700 || mode & !0o1777 != 0 => {
-            refuse(mode, FOLDER_MODES)
+            reject(mode, FOLDER_MODES)
         }
         Kind::File { mode, .. } if mode & 0o400 != 0o400 || mode & !0o777 != 0 => {
-            refuse(mode, FILE_MODES)
+            reject(mode, FILE_MODES)
         }
         Kind::SymbolicLink { ref target } => check_link(path, target),
         _ => Ok(()),

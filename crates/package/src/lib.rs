@@ -21,12 +21,12 @@ pub mod http;
 mod kind;
 pub mod oci;
 pub mod path;
-mod place;
 pub mod registry;
-mod stream;
+mod tar_stream;
 #[cfg(test)]
 mod testing;
 pub mod unpack;
+mod unpack_dir;
 mod writer;
 
 pub use build::{Built, build};

@@ -14,7 +14,7 @@ pub(crate) mod zstd;
 
 use crate::build::Built;
 use crate::error::{Limit, PackageError, at};
-use crate::stream::{Member, members};
+use crate::tar_stream::{Member, members};
 use crate::unpack::Limits;
 use crate::writer::{Scratch, Writer};
 use flate2::read::MultiGzDecoder;
@@ -66,14 +66,14 @@ pub fn import(
 ) -> Result<Imported, PackageError> {
     let image = Image::open(archive, platform, limits)?;
     let mut tree = Tree::default();
-    let mut left = limits.bytes;
+    let mut bytes_left = limits.bytes;
     let mut layers = Vec::new();
     for layer in &image.layers {
-        let (scratch, mut file, bytes) = unpacked_layer(&image, layer, target, left)?;
-        left -= bytes;
+        let (scratch, mut file, bytes) = unpack_layer(&image, layer, target, bytes_left)?;
+        bytes_left -= bytes;
         file.seek(SeekFrom::Start(0)).map_err(at(&scratch.path))?;
-        let found = named(&file, limits)?;
-        tree.lay_over(layers.len(), found)?;
+        let found = read_members(&file, limits)?;
+        tree.apply_layer(layers.len(), found)?;
         layers.push((scratch, file));
     }
     let mut dropped = tree.dropped;
@@ -86,7 +86,7 @@ pub fn import(
         }
         match content {
             None => writer.add(&path, &kind, &mut io::empty())?,
-            Some(Content { layer, starts, bytes }) => {
+            Some(Content { layer, offset: starts, bytes }) => {
                 let (scratch, file) = &layers[layer];
                 let mut file = file;
                 file.seek(SeekFrom::Start(starts)).map_err(at(&scratch.path))?;
@@ -107,7 +107,7 @@ pub fn import(
 }
 
 /// The members of a layer. They are kept all at once, so what their names take has a bound.
-fn named(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageError> {
+fn read_members(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageError> {
     let mut found = Vec::new();
     let mut names = 0;
     members(BufReader::new(layer), limits.entries, |member, _| {
@@ -126,7 +126,7 @@ fn named(layer: &File, limits: Limits) -> Result<Vec<Member>, PackageError> {
 }
 
 /// The layer's tar archive in a file beside `target`, its digest checked.
-fn unpacked_layer(
+fn unpack_layer(
     image: &Image,
     layer: &Layer,
     target: &Path,
@@ -139,7 +139,7 @@ fn unpacked_layer(
         Compression::Gzip => copy(&mut MultiGzDecoder::new(BufReader::new(&mut blob)), &file, most),
         Compression::Zstd => copy(&mut zstd::Frames::new(&mut blob), &file, most),
     };
-    let bytes = copied.map_err(|why| crate::stream::unreadable(0, why))?;
+    let bytes = copied.map_err(|why| crate::tar_stream::unreadable(0, why))?;
     // A decompressor may stop before the end.
     io::copy(&mut blob, &mut io::sink()).map_err(at(&scratch.path))?;
     blob.finish()?;

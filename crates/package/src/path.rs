@@ -25,9 +25,9 @@ impl EntryPath {
     /// # Errors
     /// When the text is not a plain relative path.
     pub fn new(text: &str) -> Result<EntryPath, PackageError> {
-        match rule_broken(text) {
+        match broken_rule(text) {
             None => Ok(EntryPath(text.to_owned())),
-            Some(rule) => Err(PackageError::BadPath { path: shortened(text), rule }),
+            Some(rule) => Err(PackageError::BadPath { path: truncate(text), rule }),
         }
     }
 
@@ -81,7 +81,7 @@ impl fmt::Debug for EntryPath {
     }
 }
 
-fn rule_broken(text: &str) -> Option<&'static str> {
+fn broken_rule(text: &str) -> Option<&'static str> {
     if text.is_empty() {
         return Some("it is empty");
     }
@@ -111,7 +111,7 @@ fn rule_broken(text: &str) -> Option<&'static str> {
 /// When it could lead out of the package.
 pub fn check_link(path: &EntryPath, target: &str) -> Result<(), PackageError> {
     let refuse = |rule| {
-        Err(PackageError::BadLink { path: path.to_string(), target: shortened(target), rule })
+        Err(PackageError::BadLink { path: path.to_string(), target: truncate(target), rule })
     };
     if target.is_empty() || target.contains('\0') {
         return refuse("the target is empty or holds a zero byte");
@@ -139,13 +139,13 @@ pub fn check_link(path: &EntryPath, target: &str) -> Result<(), PackageError> {
 }
 
 /// What an error shows of a text somebody else chose.
-pub(crate) fn shortened(text: &str) -> String {
+pub(crate) fn truncate(text: &str) -> String {
     text.chars().take(200).collect()
 }
 
 /// The same, fit for a terminal.
-pub(crate) fn shown(text: &str) -> String {
-    shortened(text).chars().flat_map(char::escape_debug).collect()
+pub(crate) fn printable(text: &str) -> String {
+    truncate(text).chars().flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]
@@ -164,8 +164,8 @@ mod tests {
             "", "/", "/a", "a/", "a//b", ".", "./a", "..", "a/..", "a/../b", "a\0b", &deep, &long,
             &many,
         ] {
-            let refused = EntryPath::new(bad);
-            assert!(matches!(refused, Err(PackageError::BadPath { .. })), "{bad:?} {refused:?}");
+            let error = EntryPath::new(bad);
+            assert!(matches!(error, Err(PackageError::BadPath { .. })), "{bad:?} {error:?}");
         }
     }
 

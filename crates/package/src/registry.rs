@@ -16,31 +16,32 @@ mod blob;
 mod challenge;
 pub mod credentials;
 mod error;
-mod line;
+mod http_client;
 mod proxy;
 mod reference;
-mod roots;
 mod session;
+mod trust_roots;
 
 pub use blob::Progress;
 pub use credentials::Login;
-pub use error::{Credentials, RegistryError, Why};
-pub use line::Times;
+pub use error::{Credentials, RegistryError, RegistryFailure};
+pub use http_client::Timeouts;
 pub use proxy::Proxies;
 pub use reference::{BadReference, Reference, SCHEME};
 
 use crate::digest::PackageDigest;
 use crate::error::{Limit, PackageError, at};
 use crate::oci::image::{
-    Descriptor, Index, MAX_JSON, MAX_NESTING, Manifest, is_index, nested, wanted,
+    Descriptor, Index, MAX_JSON, MAX_NESTING, Manifest, is_index, target_platform,
+    too_deeply_nested,
 };
 use crate::unpack::Limits;
-use blob::Wanted;
+use blob::BlobRef;
 use bytes::Bytes;
-use error::shown;
+use error::printable;
 use futures::{StreamExt, TryStreamExt, stream};
+use http_client::{Address, HttpClient, is_loopback};
 use hyper::header::CONTENT_TYPE;
-use line::{Address, Line, is_loopback};
 use reference::split_host;
 use serde::Deserialize;
 use serde_json::json;
@@ -50,16 +51,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Layers on their way at a time.
-const PARALLEL: usize = 4;
+const MAX_PARALLEL_LAYERS: usize = 4;
 /// Kinds of manifests that are understood, in the spelling of OCI and of Docker.
-const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, \
+const MANIFEST_MEDIA_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
     application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, \
     application/vnd.docker.distribution.manifest.v2+json";
 
 /// How an image is fetched.
 #[derive(Clone, Default)]
-pub struct Settings {
+pub struct PullConfig {
     /// `OS/ARCHITECTURE[/VARIANT]`; without one, this machine's.
     pub platform: Option<String>,
     pub login: Option<Login>,
@@ -70,7 +71,7 @@ pub struct Settings {
     pub insecure_http: bool,
     pub proxies: Proxies,
     pub limits: Limits,
-    pub times: Times,
+    pub timeouts: Timeouts,
 }
 
 /// An image that was fetched.
@@ -92,7 +93,7 @@ struct Document {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Shape {
+struct ManifestFields {
     media_type: Option<String>,
     #[serde(default)]
     schema_version: u32,
@@ -108,156 +109,166 @@ struct Shape {
 pub async fn fetch(
     reference: &Reference,
     into: &Path,
-    settings: &Settings,
+    pull_config: &PullConfig,
     progress: &dyn Progress,
 ) -> Result<Fetched, RegistryError> {
-    let session = open(reference, settings)?;
+    let session = open(reference, pull_config)?;
     let blobs = into.join("blobs/sha256");
-    let here = |why: PackageError| session.failed("the folder for it", Why::Package(why));
-    fs::create_dir_all(&blobs).map_err(at(&blobs)).map_err(here)?;
-    let top = manifest(&session, &reference.version(), reference.digest()).await?;
-    keep(&blobs, &top).map_err(here)?;
+    let to_error =
+        |why: PackageError| session.error_for("the folder for it", RegistryFailure::Package(why));
+    fs::create_dir_all(&blobs).map_err(at(&blobs)).map_err(to_error)?;
+    let top = fetch_manifest(&session, &reference.version(), reference.digest()).await?;
+    save_document(&blobs, &top).map_err(to_error)?;
     let index = json!({"schemaVersion": 2, "manifests": [{
         "mediaType": top.media_type,
         "digest": format!("sha256:{}", top.digest),
         "size": top.content.len(),
     }]});
-    let pinned = reference.pinned(top.digest);
-    let chosen = of_platform(&session, top, &blobs, &wanted(settings.platform.as_deref())).await?;
-    let (config, layers) = plan(&chosen, settings.limits)
-        .map_err(|why| session.failed(&manifest_asked(&chosen.digest), Why::Package(why)))?;
-    configuration(&session, config, &blobs).await?;
+    let pinned = reference.with_digest(top.digest);
+    let chosen =
+        select_platform(&session, top, &blobs, &target_platform(pull_config.platform.as_deref()))
+            .await?;
+    let (config, layers) = plan_downloads(&chosen, pull_config.limits).map_err(|why| {
+        session.error_for(&manifest_label(&chosen.digest), RegistryFailure::Package(why))
+    })?;
+    fetch_configuration(&session, config, &blobs).await?;
     let bytes = layers.iter().map(|layer| layer.bytes).sum();
-    progress.begins(layers.len(), bytes);
+    progress.started(layers.len(), bytes);
     let count = layers.len();
     stream::iter(layers)
         .map(|layer| blob::fetch(&session, layer, &blobs, progress))
-        .buffer_unordered(PARALLEL)
+        .buffer_unordered(MAX_PARALLEL_LAYERS)
         .try_collect::<()>()
         .await?;
     let path = into.join("index.json");
-    fs::write(&path, index.to_string()).map_err(at(&path)).map_err(here)?;
+    fs::write(&path, index.to_string()).map_err(at(&path)).map_err(to_error)?;
     Ok(Fetched { pinned, layers: count, bytes })
 }
 
-fn open(reference: &Reference, settings: &Settings) -> Result<Session, RegistryError> {
+fn open(reference: &Reference, pull_config: &PullConfig) -> Result<Session, RegistryError> {
     let failed = |why| {
-        let (reference, asked) = (reference.to_string(), "the registry".into());
-        RegistryError { reference, asked, why }
+        let (reference, label) = (reference.to_string(), "the registry".into());
+        RegistryError { reference, asked: label, why }
     };
-    let authority = reference.answers_at();
+    let authority = reference.connect_address();
     let is_local = split_host(authority).is_some_and(|(host, _)| is_loopback(host));
-    let tls = !settings.insecure_http && (!is_local || settings.authority.is_some());
+    let tls = !pull_config.insecure_http && (!is_local || pull_config.authority.is_some());
     let registry = Address::new(tls, authority, "/")
-        .ok_or_else(|| failed(Why::Unreachable(format!("{authority} is no host"))))?;
-    let line = Line {
+        .ok_or_else(|| failed(RegistryFailure::Unreachable(format!("{authority} is no host"))))?;
+    let http_client = HttpClient {
         host: registry.host.clone(),
-        tls: roots::config(settings.authority.as_deref()).map_err(failed)?,
-        insecure_http: settings.insecure_http,
+        tls: trust_roots::tls_config(pull_config.authority.as_deref()).map_err(failed)?,
+        insecure_http: pull_config.insecure_http,
         is_local,
-        proxies: settings.proxies.clone(),
-        times: settings.times,
+        proxies: pull_config.proxies.clone(),
+        times: pull_config.timeouts,
     };
-    Ok(Session::new(reference.clone(), line, registry, settings.login.clone()))
+    Ok(Session::new(reference.clone(), http_client, registry, pull_config.login.clone()))
 }
 
-fn manifest_asked(digest: &PackageDigest) -> String {
+fn manifest_label(digest: &PackageDigest) -> String {
     format!("manifest sha256:{digest}")
 }
 
 /// Asks for a manifest or index by tag or digest.
-async fn manifest(
+async fn fetch_manifest(
     session: &Session,
     version: &str,
     digest: Option<PackageDigest>,
 ) -> Result<Document, RegistryError> {
-    let asked = format!("manifest {version}");
+    let label = format!("manifest {version}");
     let path = format!("/v2/{}/manifests/{version}", session.reference.name());
     let most = usize::try_from(MAX_JSON).unwrap_or(usize::MAX);
-    let (headers, content) = session.whole(&asked, &path, Some(MANIFESTS), most).await?;
+    let (headers, content) = session.whole(&label, &path, Some(MANIFEST_MEDIA_TYPES), most).await?;
     let found = PackageDigest::of(&content);
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let stated = text("docker-content-digest").and_then(|text| text.strip_prefix("sha256:"));
     let expected = digest.or_else(|| stated.and_then(PackageDigest::parse));
     if let Some(expected) = expected.filter(|expected| *expected != found) {
         let error = PackageError::OtherContent { expected, found };
-        return Err(session.failed(&asked, Why::Package(error)));
+        return Err(session.error_for(&label, RegistryFailure::Package(error)));
     }
     let stated = text(CONTENT_TYPE.as_str()).unwrap_or_default();
-    let media_type = shape(&content, stated).map_err(|why| session.failed(&asked, why))?;
+    let media_type =
+        document_kind(&content, stated).map_err(|why| session.error_for(&label, why))?;
     Ok(Document { media_type, digest: found, content })
 }
 
 /// What kind of document it is. One that can be read as two kinds is none: whoever checked it may
 /// have read it as the other.
-fn shape(content: &[u8], stated: &str) -> Result<String, Why> {
-    let untrue = |why: String| Why::Untrue(why);
-    let shape: Shape = serde_json::from_slice(content)
+fn document_kind(content: &[u8], stated: &str) -> Result<String, RegistryFailure> {
+    let untrue = |why: String| RegistryFailure::Untrue(why);
+    let fields: ManifestFields = serde_json::from_slice(content)
         .map_err(|why| untrue(format!("what comes is no manifest: {why}")))?;
     let stated = stated.split(';').next().unwrap_or_default().trim();
-    let media_type = match &shape.media_type {
-        Some(own) if MANIFESTS.contains(stated) && !stated.is_empty() && own != stated => {
-            let (own, stated) = (shown(own), shown(stated));
+    let media_type = match &fields.media_type {
+        Some(own)
+            if MANIFEST_MEDIA_TYPES.contains(stated) && !stated.is_empty() && own != stated =>
+        {
+            let (own, stated) = (printable(own), printable(stated));
             return Err(untrue(format!("it calls itself {own} and is served as {stated}")));
         }
         Some(own) => own.clone(),
         None => stated.to_owned(),
     };
-    if shape.schema_version == 1 {
-        return Err(Why::Package(PackageError::Image(
+    if fields.schema_version == 1 {
+        return Err(RegistryFailure::Package(PackageError::Image(
             "it is in Docker's first format, which nobody makes any more; push it anew".into(),
         )));
     }
-    let listed = MANIFESTS.split(", ").any(|known| known == media_type);
+    let listed = MANIFEST_MEDIA_TYPES.split(", ").any(|supported| supported == media_type);
     if !listed {
-        let why = format!("it is a {:?}; allowed: {MANIFESTS}", shown(&media_type));
+        let why = format!("it is a {:?}; allowed: {MANIFEST_MEDIA_TYPES}", printable(&media_type));
         return Err(untrue(why));
     }
-    match (shape.manifests.is_some(), shape.layers.is_some(), is_index(&media_type)) {
+    match (fields.manifests.is_some(), fields.layers.is_some(), is_index(&media_type)) {
         (true, false, true) | (false, true, false) => Ok(media_type),
-        _ => Err(untrue(format!("its content is not that of a {}", shown(&media_type)))),
+        _ => Err(untrue(format!("its content is not that of a {}", printable(&media_type)))),
     }
 }
 
 /// Follows indexes to the manifest of the platform.
-async fn of_platform(
+async fn select_platform(
     session: &Session,
     top: Document,
     blobs: &Path,
-    wanted: &str,
+    target: &str,
 ) -> Result<Document, RegistryError> {
     let mut here = top;
     for _ in 0..=MAX_NESTING {
         if !is_index(&here.media_type) {
             return Ok(here);
         }
-        let asked = manifest_asked(&here.digest);
-        let failed = |why| session.failed(&asked, Why::Package(why));
+        let label = manifest_label(&here.digest);
+        let failed = |why| session.error_for(&label, RegistryFailure::Package(why));
         let index: Index = read(&here).map_err(failed)?;
-        let found = index.pick(wanted).map_err(failed)?;
+        let found = index.pick(target).map_err(failed)?;
         let (digest, size) = (found.digest().map_err(failed)?, found.size);
-        here = manifest(session, &format!("sha256:{digest}"), Some(digest)).await?;
+        here = fetch_manifest(session, &format!("sha256:{digest}"), Some(digest)).await?;
         if here.content.len() as u64 != size {
             let why = format!("it has {} bytes, the index says {size}", here.content.len());
-            return Err(session.failed(&manifest_asked(&digest), Why::Untrue(why)));
+            return Err(session.error_for(&manifest_label(&digest), RegistryFailure::Untrue(why)));
         }
-        keep(blobs, &here).map_err(failed)?;
+        save_document(blobs, &here).map_err(failed)?;
     }
-    Err(session.failed("manifest", Why::Package(nested())))
+    Err(session.error_for("manifest", RegistryFailure::Package(too_deeply_nested())))
 }
 
 /// What has to be fetched: configuration and layers, each once. Everything that can be refused is
 /// refused here, before the bytes come.
-fn plan(manifest: &Document, limits: Limits) -> Result<(Wanted, BTreeSet<Wanted>), PackageError> {
+fn plan_downloads(
+    manifest: &Document,
+    limits: Limits,
+) -> Result<(BlobRef, BTreeSet<BlobRef>), PackageError> {
     let manifest: Manifest = read(manifest)?;
     manifest.check()?;
-    let want = |blob: &Descriptor| Ok(Wanted { digest: blob.digest()?, bytes: blob.size });
+    let want = |blob: &Descriptor| Ok(BlobRef { digest: blob.digest()?, bytes: blob.size });
     let config = want(&manifest.config)?;
     if config.bytes > MAX_JSON {
         let (limit, found) = (Limit::Head, config.bytes);
         return Err(PackageError::Beyond { limit, found, most: MAX_JSON });
     }
-    let layers: BTreeSet<Wanted> =
+    let layers: BTreeSet<BlobRef> =
         manifest.layers.iter().map(want).collect::<Result<_, PackageError>>()?;
     let digests: BTreeSet<PackageDigest> = layers.iter().map(|layer| layer.digest).collect();
     if digests.len() < layers.len() || digests.contains(&config.digest) {
@@ -275,22 +286,23 @@ fn plan(manifest: &Document, limits: Limits) -> Result<(Wanted, BTreeSet<Wanted>
 }
 
 /// What the image says of itself: small, and read like a manifest.
-async fn configuration(
+async fn fetch_configuration(
     session: &Session,
-    config: Wanted,
+    config: BlobRef,
     blobs: &Path,
 ) -> Result<(), RegistryError> {
-    let Wanted { digest, bytes } = config;
-    let asked = format!("configuration sha256:{digest}");
+    let BlobRef { digest, bytes } = config;
+    let label = format!("configuration sha256:{digest}");
     let path = format!("/v2/{}/blobs/sha256:{digest}", session.reference.name());
     let most = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let (_, content) = session.whole(&asked, &path, None, most).await?;
+    let (_, content) = session.whole(&label, &path, None, most).await?;
     let found = PackageDigest::of(&content);
     if found != digest {
         let error = PackageError::OtherContent { expected: digest, found };
-        return Err(session.failed(&asked, Why::Package(error)));
+        return Err(session.error_for(&label, RegistryFailure::Package(error)));
     }
-    write(blobs, digest, &content).map_err(|why| session.failed(&asked, Why::Package(why)))
+    write(blobs, digest, &content)
+        .map_err(|why| session.error_for(&label, RegistryFailure::Package(why)))
 }
 
 fn read<T: serde::de::DeserializeOwned>(document: &Document) -> Result<T, PackageError> {
@@ -299,7 +311,7 @@ fn read<T: serde::de::DeserializeOwned>(document: &Document) -> Result<T, Packag
         .map_err(|why| PackageError::Image(format!("sha256:{digest} cannot be read: {why}")))
 }
 
-fn keep(blobs: &Path, document: &Document) -> Result<(), PackageError> {
+fn save_document(blobs: &Path, document: &Document) -> Result<(), PackageError> {
     write(blobs, document.digest, &document.content)
 }
 

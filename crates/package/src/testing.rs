@@ -25,7 +25,7 @@ impl Folder {
     }
 
     pub(crate) fn list(&self) -> Vec<String> {
-        names(&self.0)
+        list_names(&self.0)
     }
 }
 
@@ -36,7 +36,7 @@ impl Drop for Folder {
 }
 
 /// What is directly in a folder, sorted.
-pub(crate) fn names(folder: &Path) -> Vec<String> {
+pub(crate) fn list_names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<String> =
         entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -45,7 +45,7 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 }
 
 /// Makes files with these contents.
-pub(crate) fn tree(root: &Path, files: &[(&str, &str)]) {
+pub(crate) fn write_tree(root: &Path, files: &[(&str, &str)]) {
     for (path, content) in files {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -10,8 +10,8 @@ use crate::error::{Limit, PackageError, at, at_errno};
 use crate::head::{BLOCK, Head, Parsed};
 use crate::kind::{self, FOLDER_MODE, Kind};
 use crate::path::EntryPath;
-use crate::place::Place;
-use crate::stream::{Member, kind_in_words, members, unreadable};
+use crate::tar_stream::{Member, kind_in_words, members, unreadable};
+use crate::unpack_dir::UnpackDir;
 use rustix::fs::CWD;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -71,22 +71,24 @@ pub fn unpack(
         return Err(PackageError::Exists { path: into.to_owned() });
     }
     let scratch = ScratchFolder::beside(into);
-    let place = Place::create(&scratch.path)?;
-    let mut verified = Verified::open(reader, total)?;
-    let mut unpacking = Unpacking::new(place, limits);
-    members(&mut verified, limits.entries, |member, content| unpacking.member(&member, content))?;
-    let digest = verified.finish()?;
+    let dir = UnpackDir::create(&scratch.path)?;
+    let mut verified_reader = VerifiedReader::open(reader, total)?;
+    let mut unpacker = Unpacker::new(dir, limits);
+    members(&mut verified_reader, limits.entries, |member, content| {
+        unpacker.member(&member, content)
+    })?;
+    let digest = verified_reader.finish()?;
     if let Some(expected) = expected.filter(|expected| *expected != digest) {
         return Err(PackageError::OtherContent { expected, found: digest });
     }
-    for (path, mode) in unpacking.modes.iter().rev() {
-        unpacking.place.set_mode(path, mode & !WRITABLE_BY_OTHERS)?;
+    for (path, mode) in unpacker.modes.iter().rev() {
+        unpacker.dir.set_mode(path, mode & !WRITABLE_BY_OTHERS)?;
     }
     // The package's own root: tasks of other users read it too.
     let open = fs::Permissions::from_mode(FOLDER_MODE);
     fs::set_permissions(&scratch.path, open).map_err(at(&scratch.path))?;
-    unpacking.place.sync()?;
-    let Counted { entries, bytes, .. } = unpacking.counted;
+    unpacker.dir.sync()?;
+    let MemberCheck { entries, bytes, .. } = unpacker.checked;
     scratch.keep_as(into)?;
     Ok(Unpacked { digest, entries, bytes })
 }
@@ -111,16 +113,16 @@ pub fn list(
     total: u64,
     limits: Limits,
 ) -> Result<(PackageDigest, Vec<Listed>), PackageError> {
-    let mut verified = Verified::open(reader, total)?;
-    let mut counted = Counted::new(limits);
+    let mut verified_reader = VerifiedReader::open(reader, total)?;
+    let mut checked = MemberCheck::new(limits);
     let mut found = Vec::new();
-    members(&mut verified, limits.entries, |member, content| {
-        let (path, kind) = counted.accept(&member)?;
+    members(&mut verified_reader, limits.entries, |member, content| {
+        let (path, kind) = checked.accept(&member)?;
         copy(content, &mut io::sink(), &member)?;
         found.push(listed(path, kind));
         Ok(())
     })?;
-    Ok((verified.finish()?, found))
+    Ok((verified_reader.finish()?, found))
 }
 
 fn listed(path: EntryPath, kind: Kind) -> Listed {
@@ -134,7 +136,7 @@ fn listed(path: EntryPath, kind: Kind) -> Listed {
 }
 
 /// The rules for members, one after the other.
-struct Counted {
+struct MemberCheck {
     limits: Limits,
     /// What a hard link may name.
     files: BTreeSet<EntryPath>,
@@ -143,9 +145,9 @@ struct Counted {
     disk: u64,
 }
 
-impl Counted {
-    fn new(limits: Limits) -> Counted {
-        Counted { limits, files: BTreeSet::new(), entries: 0, bytes: 0, disk: 0 }
+impl MemberCheck {
+    fn new(limits: Limits) -> MemberCheck {
+        MemberCheck { limits, files: BTreeSet::new(), entries: 0, bytes: 0, disk: 0 }
     }
 
     fn accept(&mut self, member: &Member) -> Result<(EntryPath, Kind), PackageError> {
@@ -199,34 +201,34 @@ impl Counted {
     }
 }
 
-struct Unpacking {
-    place: Place,
-    counted: Counted,
+struct Unpacker {
+    dir: UnpackDir,
+    checked: MemberCheck,
     /// Of folders, given when nothing is made in them any more.
     modes: Vec<(EntryPath, u32)>,
 }
 
-impl Unpacking {
-    fn new(place: Place, limits: Limits) -> Unpacking {
-        Unpacking { place, counted: Counted::new(limits), modes: Vec::new() }
+impl Unpacker {
+    fn new(dir: UnpackDir, limits: Limits) -> Unpacker {
+        Unpacker { dir, checked: MemberCheck::new(limits), modes: Vec::new() }
     }
 
     fn member(&mut self, member: &Member, content: &mut dyn Read) -> Result<(), PackageError> {
-        let (path, kind) = self.counted.accept(member)?;
+        let (path, kind) = self.checked.accept(member)?;
         match kind {
             Kind::Folder { mode } => {
-                self.place.folder(&path)?;
+                self.dir.folder(&path)?;
                 self.modes.push((path, mode));
                 Ok(())
             }
             Kind::File { mode, .. } => {
-                let mut file = self.place.file(&path)?;
+                let mut file = self.dir.file(&path)?;
                 copy(content, &mut file, member)?;
                 let mode = fs::Permissions::from_mode(mode & !WRITABLE_BY_OTHERS);
                 file.set_permissions(mode).map_err(at(Path::new(path.as_str())))
             }
-            Kind::HardLink { target } => self.place.hard_link(&path, &target),
-            Kind::SymbolicLink { target } => self.place.symbolic_link(&path, &target),
+            Kind::HardLink { target } => self.dir.hard_link(&path, &target),
+            Kind::SymbolicLink { target } => self.dir.symbolic_link(&path, &target),
         }
     }
 }
@@ -244,38 +246,38 @@ fn copy(
 }
 
 /// The body of a package, chunk by chunk, each checked before it is handed on.
-pub struct Verified<R> {
+pub struct VerifiedReader<R> {
     inner: R,
     head: Head,
     whole: Hasher,
     chunk: Vec<u8>,
     /// How much of `chunk` was handed on.
-    used: usize,
+    consumed: usize,
     next: u32,
 }
 
-impl<R: Read> Verified<R> {
+impl<R: Read> VerifiedReader<R> {
     /// Reads the head; what follows is the body.
     ///
     /// # Errors
     /// When this is no package.
-    pub fn open(mut inner: R, total: u64) -> Result<Verified<R>, PackageError> {
+    pub fn open(mut inner: R, total: u64) -> Result<VerifiedReader<R>, PackageError> {
         let mut start = Vec::new();
-        let mut wanted = BLOCK;
+        let mut needed = BLOCK;
         let head = loop {
-            let missing = wanted - start.len() as u64;
+            let missing = needed - start.len() as u64;
             let got = (&mut inner).take(missing).read_to_end(&mut start);
             if got.map_err(|why| unreadable(0, why))? as u64 != missing {
                 return Err(PackageError::not_a_package("it ends within its head"));
             }
             match Head::parse(&start, total)? {
                 Parsed::Head(head) => break head,
-                Parsed::Needs(bytes) => wanted = bytes,
+                Parsed::Needs(bytes) => needed = bytes,
             }
         };
         let mut whole = Hasher::new();
         whole.update(&start);
-        Ok(Verified { inner, head, whole, chunk: Vec::new(), used: 0, next: 0 })
+        Ok(VerifiedReader { inner, head, whole, chunk: Vec::new(), consumed: 0, next: 0 })
     }
 
     #[must_use]
@@ -300,7 +302,7 @@ impl<R: Read> Verified<R> {
         let Some(expected) = self.head.chunks.get(self.next as usize) else { return Ok(false) };
         let (_, length) = self.head.range_of(self.next);
         self.chunk.clear();
-        self.used = 0;
+        self.consumed = 0;
         (&mut self.inner).take(u64::from(length)).read_to_end(&mut self.chunk)?;
         if self.chunk.len() as u64 != u64::from(length) {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -315,15 +317,15 @@ impl<R: Read> Verified<R> {
     }
 }
 
-impl<R: Read> Read for Verified<R> {
+impl<R: Read> Read for VerifiedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.used == self.chunk.len() && !self.fill()? {
+        if self.consumed == self.chunk.len() && !self.fill()? {
             return Ok(0);
         }
-        let ready = &self.chunk[self.used..];
+        let ready = &self.chunk[self.consumed..];
         let most = ready.len().min(buffer.len());
         buffer[..most].copy_from_slice(&ready[..most]);
-        self.used += most;
+        self.consumed += most;
         Ok(most)
     }
 }

@@ -11,7 +11,7 @@
 use crate::build::Built;
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{Limit, PackageError, at};
-use crate::head::{BLOCK, CHUNK_BYTES, Head, MAX_BODY, plain_header};
+use crate::head::{BLOCK, CHUNK_BYTES, Head, MAX_BODY_BYTES, plain_header};
 use crate::kind::{self, Kind};
 use crate::path::EntryPath;
 use std::fs::{self, File, OpenOptions};
@@ -187,9 +187,9 @@ impl Writer {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), PackageError> {
         self.out.write_all(bytes).map_err(at(&self.body.path))?;
         self.bytes += bytes.len() as u64;
-        if self.bytes > MAX_BODY {
+        if self.bytes > MAX_BODY_BYTES {
             let found = self.bytes;
-            return Err(PackageError::Beyond { limit: Limit::Bytes, found, most: MAX_BODY });
+            return Err(PackageError::Beyond { limit: Limit::Bytes, found, most: MAX_BODY_BYTES });
         }
         while !bytes.is_empty() {
             let room = (CHUNK_BYTES - self.in_chunk) as usize;
@@ -222,7 +222,7 @@ impl Writer {
         let head = Head::render(&self.chunks, self.bytes)?;
         let body = self.out.into_inner().map_err(|e| at(&self.body.path)(e.into_error()))?;
         let (scratch, out) = Scratch::beside(&self.target)?;
-        let digest = join(&head, body, &out).map_err(at(&scratch.path))?;
+        let digest = write_package(&head, body, &out).map_err(at(&scratch.path))?;
         scratch.keep_as(&self.target)?;
         sync_folder(&self.target)?;
         Ok(Built {
@@ -234,7 +234,7 @@ impl Writer {
     }
 }
 
-fn join(head: &[u8], mut body: File, mut out: &File) -> io::Result<PackageDigest> {
+fn write_package(head: &[u8], mut body: File, mut out: &File) -> io::Result<PackageDigest> {
     let mut hasher = Hasher::new();
     hasher.update(head);
     out.write_all(head)?;

@@ -19,7 +19,7 @@ pub fn put<T: Serialize + ?Sized>(out: Vec<u8>, value: &T) -> Vec<u8> {
 
 /// How long a value is when it is kept.
 #[must_use]
-pub fn length<T: Serialize + ?Sized>(value: &T) -> u64 {
+pub fn encoded_length<T: Serialize + ?Sized>(value: &T) -> u64 {
     put(Vec::new(), value).len() as u64
 }
 
@@ -41,16 +41,16 @@ pub fn write_table<K: Key, V: Clone + Serialize>(table: &Table<K, V>, out: Vec<u
 /// The row that does not decode, by the word `what` for rows of this table.
 pub fn read_table<K: Key, V: Clone + DeserializeOwned>(
     reader: &mut Reader<'_>,
-    what: &str,
+    row_kind: &str,
 ) -> Result<Table<K, V>, LoadError> {
-    let slots: u64 = reader.take(|| format!("number of {what} rows"))?;
+    let slots: u64 = reader.take(|| format!("number of {row_kind} rows"))?;
     if slots > u64::from(u32::MAX) {
         let why = format!("{slots} rows; allowed: at most {}", u32::MAX);
-        return Err(LoadError::BadRow { row: format!("table of {what} rows"), why });
+        return Err(LoadError::BadRow { row: format!("table of {row_kind} rows"), why });
     }
     let mut table = Table::default();
     for slot in 0..slots {
-        match reader.take(|| format!("{what} row {slot}"))? {
+        match reader.take(|| format!("{row_kind} row {slot}"))? {
             Some(row) => {
                 table.push(row);
             }
@@ -64,9 +64,9 @@ pub fn read_table<K: Key, V: Clone + DeserializeOwned>(
 ///
 /// # Errors
 /// Where it does not decode, or what follows it.
-pub fn read_whole<T: DeserializeOwned>(what: &str, payload: &[u8]) -> Result<T, LoadError> {
+pub fn read_whole<T: DeserializeOwned>(label: &str, payload: &[u8]) -> Result<T, LoadError> {
     let mut reader = Reader::new(payload);
-    let value = reader.take(|| what.to_owned())?;
+    let value = reader.take(|| label.to_owned())?;
     reader.end()?;
     Ok(value)
 }
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         Reader { rest: payload, length: payload.len() }
     }
 
-    fn at(&self) -> usize {
+    fn position(&self) -> usize {
         self.length - self.rest.len()
     }
 
@@ -93,16 +93,18 @@ impl<'a> Reader<'a> {
     /// That it does not, and at which byte.
     pub fn take<T: DeserializeOwned>(
         &mut self,
-        what: impl FnOnce() -> String,
+        label: impl FnOnce() -> String,
     ) -> Result<T, LoadError> {
         match postcard::take_from_bytes(self.rest) {
             Ok((value, rest)) => {
                 self.rest = rest;
                 Ok(value)
             }
-            Err(error) => {
-                Err(LoadError::Undecodable { what: what(), at: self.at(), why: error.to_string() })
-            }
+            Err(error) => Err(LoadError::Undecodable {
+                what: label(),
+                at: self.position(),
+                why: error.to_string(),
+            }),
         }
     }
 
@@ -111,7 +113,7 @@ impl<'a> Reader<'a> {
     pub fn end(self) -> Result<(), LoadError> {
         match self.rest.len() {
             0 => Ok(()),
-            extra => Err(LoadError::Trailing { at: self.at(), extra }),
+            extra => Err(LoadError::TrailingBytes { at: self.position(), extra }),
         }
     }
 }

@@ -9,7 +9,7 @@ const MAGIC: [u8; 4] = *b"CELL";
 /// Magic 4, kind 1, format 2, payload length 8, checksum 8.
 pub const HEADER: usize = 23;
 /// The checksum covers the header up to itself, and the payload.
-const CHECKSUM_AT: usize = 15;
+const CHECKSUM_OFFSET: usize = 15;
 
 /// What is inside. A log entry must never be taken for a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,9 +26,9 @@ pub fn seal(kind: Kind, format: u16, write: impl FnOnce(Vec<u8>) -> Vec<u8>) -> 
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4] = kind as u8;
     bytes[5..7].copy_from_slice(&format.to_le_bytes());
-    bytes[7..CHECKSUM_AT].copy_from_slice(&length.to_le_bytes());
-    let sum = checksum(&bytes[..CHECKSUM_AT], &bytes[HEADER..]);
-    bytes[CHECKSUM_AT..HEADER].copy_from_slice(&sum.to_le_bytes());
+    bytes[7..CHECKSUM_OFFSET].copy_from_slice(&length.to_le_bytes());
+    let sum = checksum(&bytes[..CHECKSUM_OFFSET], &bytes[HEADER..]);
+    bytes[CHECKSUM_OFFSET..HEADER].copy_from_slice(&sum.to_le_bytes());
     bytes
 }
 
@@ -48,7 +48,7 @@ pub fn open(kind: Kind, bytes: &[u8]) -> Result<(u16, &[u8]), LoadError> {
     };
     let found = [header[0], header[1], header[2], header[3]];
     if found != MAGIC {
-        return Err(LoadError::NotOurs { found });
+        return Err(LoadError::BadMagic { found });
     }
     if header[4] != kind as u8 {
         return Err(LoadError::WrongKind { expected: kind as u8, found: header[4] });
@@ -57,9 +57,10 @@ pub fn open(kind: Kind, bytes: &[u8]) -> Result<(u16, &[u8]), LoadError> {
     if stated != found {
         return Err(LoadError::WrongLength { stated, found });
     }
-    let (stated, computed) = (number(CHECKSUM_AT), checksum(&header[..CHECKSUM_AT], payload));
+    let (stated, computed) =
+        (number(CHECKSUM_OFFSET), checksum(&header[..CHECKSUM_OFFSET], payload));
     if stated != computed {
-        return Err(LoadError::Damaged { stated, computed });
+        return Err(LoadError::ChecksumMismatch { stated, computed });
     }
     Ok((u16::from_le_bytes([header[5], header[6]]), payload))
 }

@@ -8,7 +8,7 @@ pub enum LoadError {
     #[error("{found} bytes are too few; the header alone takes {HEADER}")]
     TooShort { found: usize },
     #[error("the first bytes are {found:02x?}, not \"CELL\": this is something else")]
-    NotOurs { found: [u8; 4] },
+    BadMagic { found: [u8; 4] },
     #[error("the bytes are of kind {found:#04x}, not {expected:#04x}")]
     WrongKind { expected: u8, found: u8 },
     #[error("format {found} is not known here; allowed: 1 to {newest}; run the newer build")]
@@ -16,15 +16,15 @@ pub enum LoadError {
     #[error("the header announces {stated} bytes, {found} follow it")]
     WrongLength { stated: u64, found: u64 },
     #[error("checksum is {computed:016x}, the header says {stated:016x}: damaged")]
-    Damaged { stated: u64, computed: u64 },
+    ChecksumMismatch { stated: u64, computed: u64 },
     #[error("{what} does not decode at byte {at} of the payload: {why}")]
     Undecodable { what: String, at: usize, why: String },
     #[error("{extra} bytes follow the end at byte {at} of the payload")]
-    Trailing { at: usize, extra: usize },
+    TrailingBytes { at: usize, extra: usize },
     #[error("{row}: {why}")]
     BadRow { row: String, why: String },
     #[error("the rows contradict each other: {0}")]
-    Broken(Violation),
+    InvariantViolated(Violation),
 }
 
 /// A broken promise: which, of which row, and the numbers.

@@ -11,7 +11,7 @@ mod error;
 pub mod id;
 pub mod index;
 pub mod name;
-pub mod sorted;
+pub mod sorted_map;
 pub mod table;
 pub mod time;
 

@@ -11,7 +11,7 @@ pub const MAX_NAME: usize = 63;
 /// Why a string is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{what} {value:?} is not valid: {allowed}")]
-pub struct BadName {
+pub struct InvalidName {
     pub what: String,
     pub value: String,
     pub allowed: String,
@@ -25,18 +25,18 @@ pub struct Name(Arc<str>);
 impl Name {
     /// # Errors
     /// When `text` is not a DNS label.
-    pub fn new(text: &str) -> Result<Name, BadName> {
+    pub fn new(text: &str) -> Result<Name, InvalidName> {
         let bytes = text.as_bytes();
-        let inner = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
-        let edge = |b: Option<&u8>| b.is_some_and(|b| *b != b'-');
+        let is_allowed_char = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-';
+        let is_allowed_edge = |b: Option<&u8>| b.is_some_and(|b| *b != b'-');
         let ok = bytes.len() <= MAX_NAME
-            && edge(bytes.first())
-            && edge(bytes.last())
-            && bytes.iter().all(inner);
+            && is_allowed_edge(bytes.first())
+            && is_allowed_edge(bytes.last())
+            && bytes.iter().all(is_allowed_char);
         if ok {
             return Ok(Name(Arc::from(text)));
         }
-        Err(BadName {
+        Err(InvalidName {
             what: "name".into(),
             value: text.chars().take(100).collect(),
             allowed: "1 to 63 characters a-z, 0-9 and -, not starting or ending with -".into(),
@@ -50,8 +50,8 @@ impl Name {
 }
 
 impl TryFrom<String> for Name {
-    type Error = BadName;
-    fn try_from(text: String) -> Result<Name, BadName> {
+    type Error = InvalidName;
+    fn try_from(text: String) -> Result<Name, InvalidName> {
         Name::new(&text)
     }
 }
@@ -96,20 +96,20 @@ impl schemars::JsonSchema for Name {
 #[serde(try_from = "String", into = "String")]
 pub struct Token(Arc<str>);
 
-/// Longest [`Token`].
+/// Longest [`TokenNotAccepted`].
 pub const MAX_TOKEN: usize = 128;
 
 impl Token {
     /// # Errors
     /// When `text` is empty, too long, or holds a space or a non-printable character.
-    pub fn new(text: &str) -> Result<Token, BadName> {
+    pub fn new(text: &str) -> Result<Token, InvalidName> {
         let ok = !text.is_empty()
             && text.len() <= MAX_TOKEN
             && text.bytes().all(|b| b.is_ascii_graphic());
         if ok {
             return Ok(Token(Arc::from(text)));
         }
-        Err(BadName {
+        Err(InvalidName {
             what: "token".into(),
             value: text.chars().take(140).collect(),
             allowed: "1 to 128 printable ASCII characters without spaces".into(),
@@ -123,8 +123,8 @@ impl Token {
 }
 
 impl TryFrom<String> for Token {
-    type Error = BadName;
-    fn try_from(text: String) -> Result<Token, BadName> {
+    type Error = InvalidName;
+    fn try_from(text: String) -> Result<Token, InvalidName> {
         Token::new(&text)
     }
 }

@@ -67,7 +67,7 @@ impl<K, V> Default for Table<K, V> {
 }
 
 /// Spreads a row's hash by its place, so that equal rows in other places hash differently.
-fn placed(slot: usize, hash: u64) -> u64 {
+fn positioned_hash(slot: usize, hash: u64) -> u64 {
     let mixed = hash ^ (slot as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
@@ -88,14 +88,14 @@ impl<K: Key, V: Clone> Table<K, V> {
         chunk.rows.get(at)?.as_ref()?;
         let chunk = Arc::make_mut(chunk);
         if chunk.hashes[at] != DIRTY {
-            self.sum = self.sum.wrapping_sub(placed(slot, chunk.hashes[at]));
+            self.sum = self.sum.wrapping_sub(positioned_hash(slot, chunk.hashes[at]));
             chunk.hashes[at] = DIRTY;
             self.dirty.push(slot as u32);
         }
         chunk.rows[at].as_mut()
     }
 
-    /// The key the next [`Table::push`] will give.
+    /// The key the next [`CsvFile::push`] will give.
     pub fn next_key(&self) -> K {
         K::from_slot(self.slots)
     }
@@ -133,7 +133,7 @@ impl<K: Key, V: Clone> Table<K, V> {
         self.slots += 1;
     }
 
-    /// Puts a row into a vacant slot below [`Table::slots`]; returns false if it is not vacant.
+    /// Puts a row into a vacant slot below [`CsvFile::slots`]; returns false if it is not vacant.
     pub fn refill(&mut self, key: K, value: V) -> bool {
         let slot = key.slot();
         if slot >= self.slots || self.get(key).is_some() {
@@ -206,7 +206,7 @@ impl<K: Key, V: Clone + Serialize> Table<K, V> {
             };
             let hash = row_hash(row, scratch);
             chunk.hashes[slot % CHUNK] = hash;
-            self.sum = self.sum.wrapping_add(placed(slot, hash));
+            self.sum = self.sum.wrapping_add(positioned_hash(slot, hash));
         }
         self.sum
     }

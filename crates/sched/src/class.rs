@@ -6,8 +6,8 @@
 //! machines it avoids. Rejected: hashing the whole spec, which would tell apart tasks that differ
 //! in their command line only.
 
-use crate::board::intern::Interner;
-use crate::board::machines::Status;
+use crate::cluster_snapshot::intern::Interner;
+use crate::cluster_snapshot::machines::SchedulableStatus;
 use cellwright_cell::device::DeviceRequest;
 use cellwright_cell::id::{JobId, MachineId};
 use cellwright_cell::priority::{Band, Priority};
@@ -42,7 +42,7 @@ pub struct Siblings {
 
 /// What a task asks of a machine; the identity of its class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Request {
+pub struct ClassRequest {
     pub priority: Priority,
     pub limits: Resources,
     /// What it will be charged in the sum of reservations once placed.
@@ -72,22 +72,22 @@ pub struct AllocSet(pub Option<JobId>);
 
 #[derive(Clone, Debug)]
 pub struct Class {
-    pub request: Request,
+    pub request: ClassRequest,
     /// What must be free in each sum; `i64::MIN` where the sum does not matter.
     pub(crate) need: [i64; SUMS],
     /// What is taken from each sum.
-    pub(crate) take: [i64; SUMS],
+    pub(crate) charge: [i64; SUMS],
     /// Nothing but the machine's status and room decides.
-    pub(crate) plain: bool,
+    pub(crate) is_plain: bool,
     /// Machines of this status and above are open to it.
-    pub(crate) least: Status,
+    pub(crate) min_status: SchedulableStatus,
 }
 
 impl Class {
     /// A class that need not be any task's: for questions of the kind "would it fit if".
     #[must_use]
-    pub fn of(request: Request) -> Class {
-        let plain = request.ports == 0
+    pub fn of(request: ClassRequest) -> Class {
+        let is_plain = request.ports == 0
             && request.static_ports.is_empty()
             && request.named.is_empty()
             && request.devices.is_empty()
@@ -96,10 +96,14 @@ impl Class {
             && request.alloc_set.is_none()
             && request.siblings.is_none()
             && request.avoid.is_empty();
-        let take = charges(request.priority, request.limits, request.reservation);
-        let need = take.map(|asked| if asked == 0 { i64::MIN } else { asked });
-        let least = if request.priority.is_prod() { Status::Short } else { Status::Open };
-        Class { request, need, take, plain, least }
+        let charge = charges(request.priority, request.limits, request.reservation);
+        let need = charge.map(|charge| if charge == 0 { i64::MIN } else { charge });
+        let min_status = if request.priority.is_prod() {
+            SchedulableStatus::UnderPressure
+        } else {
+            SchedulableStatus::Ready
+        };
+        Class { request, need, charge, is_plain, min_status }
     }
 }
 
@@ -118,28 +122,28 @@ pub(crate) fn charges(
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
-    ids: Interner<Request>,
+    ids: Interner<ClassRequest>,
     rows: Vec<Class>,
     /// Tasks of the class that wait or hold: the cell's demand mix.
-    members: Vec<u32>,
+    task_counts: Vec<u32>,
     total: u64,
     /// Limits of all members outside alloc sets, by band: tells how far the mix has drifted.
     limits: [[u128; DIMENSIONS]; Band::ALL.len()],
 }
 
 impl Classes {
-    pub fn intern(&mut self, request: Request) -> ClassId {
+    pub fn intern(&mut self, request: ClassRequest) -> ClassId {
         let id = self.ids.intern(&request);
         if id as usize == self.rows.len() {
             self.rows.push(Class::of(request));
-            self.members.push(0);
+            self.task_counts.push(0);
         }
         ClassId(id)
     }
 
     /// One task of the class comes or goes.
-    pub fn count(&mut self, id: ClassId, add: bool) {
-        let members = &mut self.members[id.slot()];
+    pub fn count_task(&mut self, id: ClassId, add: bool) {
+        let members = &mut self.task_counts[id.slot()];
         match add {
             true => (*members, self.total) = (*members + 1, self.total + 1),
             false => (*members, self.total) = (*members - 1, self.total - 1),
@@ -166,8 +170,8 @@ impl Classes {
     }
 
     /// Classes with their number of tasks.
-    pub fn demand(&self) -> impl Iterator<Item = (&Request, u32)> {
-        self.rows.iter().map(|c| &c.request).zip(self.members.iter().copied())
+    pub fn demand(&self) -> impl Iterator<Item = (&ClassRequest, u32)> {
+        self.rows.iter().map(|c| &c.request).zip(self.task_counts.iter().copied())
     }
 
     #[inline]

@@ -13,10 +13,10 @@
 //! Rejected: the sum of what is free and freed against what is asked. It forgets the queue, and
 //! that room on two machines is not room for one task.
 
-use crate::board::{Board, PendingFacts, Place};
+use crate::cluster_snapshot::{ClusterSnapshot, PendingTaskInfo, PlacementState};
 use crate::queue::Queue;
 use crate::solve::options::Options;
-use crate::solve::{Outcome, Solver};
+use crate::solve::{PassOutcome, Solver};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::retry;
 use cellwright_cell::state::State;
@@ -26,20 +26,20 @@ use std::collections::BTreeMap;
 
 /// Most moments looked at: the first half one by one, later ones so many together that the last
 /// look is at the end of what is known, as far as the work allows.
-const MOST_MOMENTS: usize = 256;
+const MAX_MOMENTS: usize = 256;
 /// Work for one estimate, in looks at a waiting task: meant to be a tenth of a second, reckoned at
 /// a third of a microsecond each and not measured. Questions are answered one at a time, so that is
 /// what others wait for. It is the work that is bounded and not the looks, because what ended comes
 /// back: neither the queue nor what is known to happen has to get shorter on the way.
-pub const MOST_WORK: usize = 300_000;
+pub const MAX_WORK: usize = 300_000;
 /// What a placement costs in such looks: machines are searched and scored for it.
-const PLACEMENT: usize = 10;
+const PLACEMENT_COST: usize = 10;
 /// Ends named of the machine that the task goes to.
-const NAMED: usize = 5;
+const MAX_NAMED_ENDS: usize = 5;
 
 /// What an estimate rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
+pub enum EstimateBasis {
     /// It has a place now: the next pass.
     Now,
     /// Its own back-off or lease.
@@ -50,48 +50,48 @@ pub enum Basis {
 
 /// The moment it starts, at the latest unless somebody comes who goes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub struct StartEstimate {
     pub at: Time,
-    pub basis: Basis,
+    pub basis: EstimateBasis,
     pub machine: MachineId,
     /// Whose end makes room on that machine, newest first.
-    pub after: Vec<TaskId>,
+    pub freed_by: Vec<TaskId>,
 }
 
 /// Why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoStart {
+pub enum NoEstimate {
     /// Nothing that holds room has a known end.
-    NothingEnds,
+    NoKnownEnd,
     /// Everything with a known end has ended by then, and there is still no room.
-    NotEvenThen { until: Time },
+    NoRoomUntil { until: Time },
     /// There was no room until then; further was not looked.
-    TooFar { until: Time },
+    HorizonReached { until: Time },
 }
 
 /// Of which task it is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Question {
+pub struct EstimateQuery {
     pub task: TaskId,
     pub now: Time,
     /// Whether a pass might place it as things are, so that a cell in which nothing ends need not
     /// be copied to learn that.
     pub fits_now: bool,
-    /// See [`MOST_WORK`]. The first pass is made in any case.
-    pub most_work: usize,
+    /// See [`MAX_WORK`]. The first pass is made in any case.
+    pub max_work: usize,
 }
 
 /// Something that is known to happen.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum FutureEvent {
     /// The attempt is killed, if it is still that one.
-    End { task: TaskId, attempt: u32 },
+    AttemptEnds { task: TaskId, attempt: u32 },
     /// Kept disk is let go.
-    Release { machine: MachineId, bytes: u64 },
+    DiskReleased { machine: MachineId, bytes: u64 },
     /// The machine on which the task crashed may be tried again.
-    Forgive,
+    CrashAvoidanceEnds,
     /// Somebody may be tried from now on.
-    Look,
+    StartAllowed,
 }
 
 /// When a task would start. `board` is the board of `state`.
@@ -100,29 +100,29 @@ enum Step {
 /// Why nobody can say.
 pub fn estimate(
     state: &State,
-    board: &Board,
-    question: Question,
+    snapshot: &ClusterSnapshot,
+    query: EstimateQuery,
     options: Options,
     seed: u64,
-) -> Result<Start, NoStart> {
-    let Question { task, now, fits_now, most_work } = question;
-    let future = known(state, task, now);
+) -> Result<StartEstimate, NoEstimate> {
+    let EstimateQuery { task, now, fits_now, max_work } = query;
+    let future = known_events(state, task, now);
     if future.is_empty() && !fits_now {
-        return Err(NoStart::NothingEnds);
+        return Err(NoEstimate::NoKnownEnd);
     }
     let solver = Solver::new(options);
-    let board = board.clone();
+    let snapshot = snapshot.clone();
     let (freed, work) = (Vec::new(), 0);
-    Play { state, board, task, now, future, solver, seed, freed, work, most_work }.run()
+    Simulation { state, snapshot, task, now, future, solver, seed, freed, work, max_work }.run()
 }
 
 /// What is known to happen, by time.
-fn known(state: &State, task: TaskId, now: Time) -> BTreeMap<Time, Vec<Step>> {
-    let mut future: BTreeMap<Time, Vec<Step>> = BTreeMap::new();
-    let mut add = |at: Time, step: Step| future.entry(at.max(now)).or_default().push(step);
+fn known_events(state: &State, task: TaskId, now: Time) -> BTreeMap<Time, Vec<FutureEvent>> {
+    let mut future: BTreeMap<Time, Vec<FutureEvent>> = BTreeMap::new();
+    let mut add = |at: Time, step: FutureEvent| future.entry(at.max(now)).or_default().push(step);
     for (id, row) in state.tasks().iter() {
         if row.state == TaskState::Pending && row.not_before > now {
-            add(row.not_before, Step::Look);
+            add(row.not_before, FutureEvent::StartAllowed);
         }
         let begun = match row.state {
             TaskState::Running => row.changed_at,
@@ -132,83 +132,83 @@ fn known(state: &State, task: TaskId, now: Time) -> BTreeMap<Time, Vec<Step>> {
         };
         let longest = state.spec_of(row).and_then(|spec| spec.task.max_run);
         if let Some(longest) = longest {
-            add(begun.plus(longest), Step::End { task: id, attempt: row.attempt });
+            add(begun.plus(longest), FutureEvent::AttemptEnds { task: id, attempt: row.attempt });
         }
     }
     for (machine, row) in state.machines().iter() {
         for kept in &row.retained {
-            add(kept.until, Step::Release { machine, bytes: kept.bytes });
+            add(kept.until, FutureEvent::DiskReleased { machine, bytes: kept.bytes });
         }
     }
     let avoids = state.tasks().get(task).map_or(&[][..], |row| &row.crashed_on);
     for pair in avoids.iter().filter(|pair| pair.until > now) {
-        add(pair.until, Step::Forgive);
+        add(pair.until, FutureEvent::CrashAvoidanceEnds);
     }
     future
 }
 
-struct Play<'a> {
+struct Simulation<'a> {
     state: &'a State,
-    board: Board,
+    snapshot: ClusterSnapshot,
     task: TaskId,
     now: Time,
-    future: BTreeMap<Time, Vec<Step>>,
+    future: BTreeMap<Time, Vec<FutureEvent>>,
     solver: Solver,
     seed: u64,
     /// Who has left which machine.
     freed: Vec<(TaskId, MachineId)>,
     /// Done so far.
     work: usize,
-    most_work: usize,
+    max_work: usize,
 }
 
-impl Play<'_> {
-    fn run(mut self) -> Result<Start, NoStart> {
+impl Simulation<'_> {
+    fn run(mut self) -> Result<StartEstimate, NoEstimate> {
         let (mut at, mut ended) = (self.now, false);
-        for looked in 1..=MOST_MOMENTS {
-            if let Some(machine) = self.pass(at) {
-                return Ok(self.start(at, machine));
+        for looks in 1..=MAX_MOMENTS {
+            if let Some(machine) = self.run_pass(at) {
+                return Ok(self.start_estimate(at, machine));
             }
             if self.future.is_empty() {
                 return Err(match ended {
-                    true => NoStart::NotEvenThen { until: at },
-                    false => NoStart::NothingEnds,
+                    true => NoEstimate::NoRoomUntil { until: at },
+                    false => NoEstimate::NoKnownEnd,
                 });
             }
             let mut moment = None;
             // None after the last look: the moment that is named is one that was looked at.
-            for _ in 0..self.together(looked) {
-                let Some((time, steps)) = self.due() else { break };
+            for _ in 0..self.moments_per_look(looks) {
+                let Some((time, steps)) = self.next_events() else { break };
                 moment = Some(time);
-                ended |= steps.iter().any(|step| matches!(step, Step::End { .. }));
-                steps.into_iter().for_each(|step| self.step(time, step));
+                ended |= steps.iter().any(|step| matches!(step, FutureEvent::AttemptEnds { .. }));
+                steps.into_iter().for_each(|step| self.apply_event(time, step));
             }
             match moment {
                 Some(time) => at = time,
                 None => break,
             }
         }
-        Err(NoStart::TooFar { until: at })
+        Err(NoEstimate::HorizonReached { until: at })
     }
 
     /// How many moments go together before the next look, after so many looks.
-    fn together(&self, looked: usize) -> usize {
+    fn moments_per_look(&self, looks: usize) -> usize {
         // Half of the work that is left is for the looks, half for what happens between them.
-        let half = self.most_work.saturating_sub(self.work) / 2;
-        let affordable = (half / self.board.pending().len().max(1)).max(1);
-        match affordable.min(MOST_MOMENTS - looked) {
+        let half = self.max_work.saturating_sub(self.work) / 2;
+        let affordable = (half / self.snapshot.pending().len().max(1)).max(1);
+        match affordable.min(MAX_MOMENTS - looks) {
             0 => 0,
-            left if looked < left => 1,
+            left if looks < left => 1,
             left => self.future.len().div_ceil(left).min(half / left).max(1),
         }
     }
 
     /// What happens next, if work is left for that and for the look after it.
-    fn due(&mut self) -> Option<(Time, Vec<Step>)> {
+    fn next_events(&mut self) -> Option<(Time, Vec<FutureEvent>)> {
         let steps = self.future.first_key_value().map_or(0, |(_, steps)| steps.len());
         // Each may put one more task into the queue.
-        let needed = self.board.pending().len() + 2 * steps;
-        if self.work + needed > self.most_work {
+        let needed = self.snapshot.pending().len() + 2 * steps;
+        if self.work + needed > self.max_work {
             return None;
         }
         self.work += steps;
@@ -216,14 +216,14 @@ impl Play<'_> {
     }
 
     /// A pass over everybody who waits; where the task goes, if it does.
-    fn pass(&mut self, at: Time) -> Option<MachineId> {
-        self.work += self.board.pending().len();
-        let queue = Queue::new(&self.board, self.solver.options.order, at, self.seed);
-        let outcome = self.solver.pass_over(&mut self.board, queue, self.seed);
+    fn run_pass(&mut self, at: Time) -> Option<MachineId> {
+        self.work += self.snapshot.pending().len();
+        let queue = Queue::new(&self.snapshot, self.solver.options.order, at, self.seed);
+        let outcome = self.solver.pass_with_queue(&mut self.snapshot, queue, self.seed);
         let mut found = None;
         for assignment in outcome.plan.groups.iter().flat_map(|group| &group.assignments) {
             let task = assignment.task;
-            self.work += PLACEMENT;
+            self.work += PLACEMENT_COST;
             if task == self.task {
                 found = Some(assignment.machine);
             }
@@ -231,99 +231,107 @@ impl Play<'_> {
                 let job = self.state.jobs().get(row.job)?;
                 job.spec().task.max_run
             });
-            if let (Some(longest), Some(attempt)) = (longest, self.board.attempt_of(task)) {
-                self.add(at.plus(longest), Step::End { task, attempt });
+            if let (Some(longest), Some(attempt)) = (longest, self.snapshot.attempt_of(task)) {
+                self.schedule_event(at.plus(longest), FutureEvent::AttemptEnds { task, attempt });
             }
         }
-        self.take_back(&outcome);
+        self.requeue_evicted(&outcome);
         found
     }
 
     /// Who was evicted waits again. What was inside an alloc stays gone: its room is the alloc's.
-    fn take_back(&mut self, outcome: &Outcome) {
+    fn requeue_evicted(&mut self, outcome: &PassOutcome) {
         for victim in outcome.plan.groups.iter().flat_map(|group| &group.victims) {
             let row = self.state.tasks().get(victim.task);
             let spec = row.and_then(|row| Some((row.index, self.state.jobs().get(row.job)?)));
             if let Some((index, job)) = spec {
-                self.board.requeue(victim.task, job.spec().limits_of(index));
+                self.snapshot.requeue(victim.task, job.spec().limits_of(index));
             }
         }
     }
 
-    fn add(&mut self, at: Time, step: Step) {
+    fn schedule_event(&mut self, at: Time, step: FutureEvent) {
         self.future.entry(at).or_default().push(step);
     }
 
-    fn step(&mut self, at: Time, step: Step) {
+    fn apply_event(&mut self, at: Time, step: FutureEvent) {
         match step {
-            Step::Look => {}
-            Step::End { task, attempt } => self.end(at, task, attempt),
-            Step::Release { machine, bytes } => self.keep_disk(machine, -(bytes as i64)),
-            Step::Forgive => {
-                if matches!(self.board.place_of(self.task), Some(Place::Pending { .. })) {
+            FutureEvent::StartAllowed => {}
+            FutureEvent::AttemptEnds { task, attempt } => self.end_attempt(at, task, attempt),
+            FutureEvent::DiskReleased { machine, bytes } => {
+                self.adjust_retained_disk(machine, -(bytes as i64))
+            }
+            FutureEvent::CrashAvoidanceEnds => {
+                if matches!(
+                    self.snapshot.placement_of(self.task),
+                    Some(PlacementState::Pending { .. })
+                ) {
                     let not_before = self.state.tasks().get(self.task).map(|row| row.not_before);
-                    self.wait(self.task, not_before.unwrap_or(at), at);
+                    self.enqueue(self.task, not_before.unwrap_or(at), at);
                 }
             }
         }
     }
 
     /// The attempt is over: its room is free, its disk may stay, and it may be tried again.
-    fn end(&mut self, at: Time, task: TaskId, attempt: u32) {
-        let place = self.board.place_of(task);
-        let Some(machine) = place.and_then(Place::machine) else { return };
-        let in_alloc = place.and_then(Place::alloc).is_some();
+    fn end_attempt(&mut self, at: Time, task: TaskId, attempt: u32) {
+        let placement = self.snapshot.placement_of(task);
+        let Some(machine) = placement.and_then(PlacementState::machine) else { return };
+        let in_alloc = placement.and_then(PlacementState::alloc).is_some();
         let row = self.state.tasks().get(task).filter(|_| {
             // One that was evicted meanwhile and placed again has its time before it.
-            self.board.attempt_of(task) == Some(attempt)
+            self.snapshot.attempt_of(task) == Some(attempt)
         });
         let Some(row) = row else { return };
         let Some(job) = self.state.jobs().get(row.job) else { return };
-        self.board.drop_task(task);
+        self.snapshot.drop_task(task);
         self.freed.push((task, machine));
         if let Some(kept) = job.spec().retain_disk.as_ref().filter(|_| !in_alloc) {
-            self.keep_disk(machine, kept.bytes as i64);
-            self.add(at.plus(kept.keep), Step::Release { machine, bytes: kept.bytes });
+            self.adjust_retained_disk(machine, kept.bytes as i64);
+            self.schedule_event(
+                at.plus(kept.keep),
+                FutureEvent::DiskReleased { machine, bytes: kept.bytes },
+            );
         }
-        if let Some(wait) = retry::wait_after(&job.spec().restart, row, ExitClass::TimedOut) {
-            let again = at.plus(wait);
-            self.wait(task, again, at);
-            self.add(again, Step::Look);
+        if let Some(wait) = retry::backoff_after(&job.spec().restart, row, ExitClass::TimedOut) {
+            let retry_at = at.plus(wait);
+            self.enqueue(task, retry_at, at);
+            self.schedule_event(retry_at, FutureEvent::StartAllowed);
         }
     }
 
     /// So much more of a machine's disk is kept, or less.
-    fn keep_disk(&mut self, machine: MachineId, bytes: i64) {
-        self.board.retain_disk(machine, bytes);
-        self.board.log.push(machine.0);
+    fn adjust_retained_disk(&mut self, machine: MachineId, bytes: i64) {
+        self.snapshot.retain_disk(machine, bytes);
+        self.snapshot.change_log.push(machine.0);
     }
 
     /// Puts a task into the queue as it is at that time.
-    fn wait(&mut self, task: TaskId, not_before: Time, at: Time) {
+    fn enqueue(&mut self, task: TaskId, not_before: Time, at: Time) {
         let Some(row) = self.state.tasks().get(task) else { return };
         let Some(job) = self.state.jobs().get(row.job) else { return };
         let crashed = row.crashed_on.iter().filter(|pair| row.avoids(pair.machine, at));
         let avoid: Vec<MachineId> = crashed.map(|pair| pair.machine).collect();
-        let facts = PendingFacts {
+        let info = PendingTaskInfo {
             job: row.job,
             index: row.index,
-            attempt: self.board.attempt_of(task).unwrap_or(row.attempt),
+            attempt: self.snapshot.attempt_of(task).unwrap_or(row.attempt),
             not_before,
             reservation: Some(job.spec().limits_of(row.index)),
             avoid: &avoid,
         };
-        self.board.put_pending(task, &facts);
+        self.snapshot.put_pending(task, &info);
     }
 
-    fn start(&self, at: Time, machine: MachineId) -> Start {
+    fn start_estimate(&self, at: Time, machine: MachineId) -> StartEstimate {
         let left = self.freed.iter().rev().filter(|(_, from)| *from == machine);
-        let after: Vec<TaskId> = left.map(|(task, _)| *task).take(NAMED).collect();
-        let own = self.state.tasks().get(self.task).map(|row| row.not_before);
+        let after: Vec<TaskId> = left.map(|(task, _)| *task).take(MAX_NAMED_ENDS).collect();
+        let own_not_before = self.state.tasks().get(self.task).map(|row| row.not_before);
         let basis = match after.is_empty() {
-            true if at == self.now => Basis::Now,
-            true if own == Some(at) => Basis::NotBefore,
-            _ => Basis::Ends,
+            true if at == self.now => EstimateBasis::Now,
+            true if own_not_before == Some(at) => EstimateBasis::NotBefore,
+            _ => EstimateBasis::Ends,
         };
-        Start { at, basis, machine, after }
+        StartEstimate { at, basis, machine, freed_by: after }
     }
 }

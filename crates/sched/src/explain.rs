@@ -3,47 +3,47 @@
 //!
 //! Everything is data; [`text`] puts it into sentences. The counts add up to the machines of the
 //! cell, because every machine is counted once, under the first reason in the precedence order of
-//! [`Misfit`]. One explanation is a walk over the machines; tasks of a class share it. The walk is
+//! [`InfeasibleReason`]. One explanation is a walk over the machines; tasks of a class share it. The walk is
 //! divided into ranges of fixed length, so its result does not depend on who walks.
 //!
 //! Rejected: keeping the reasons of the last pass. A pass looks at as few machines as it can and
 //! stops at the first predicate that fails, so it cannot say what would have helped.
 
-mod change;
-pub mod here;
+mod counterfactual;
+mod evaluation;
 pub mod names;
-pub mod standing;
+pub mod placement_ranking;
+pub mod queue_position;
 mod tally;
 pub mod text;
 pub mod units;
-mod verdict;
 mod victims;
 
-use crate::board::Board;
 use crate::class::ClassId;
+use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::{self, Executor};
 use cellwright_cell::id::{JobId, TaskId};
-use cellwright_cell::isolation::Loan;
+use cellwright_cell::isolation::HostVolume;
 use cellwright_cell::name::Token;
 use cellwright_cell::named::ResourceName;
 use cellwright_cell::priority::Priority;
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::spec::Domain;
-pub use change::{Change, Counterfactual, Lowered};
-use names::{MachineRef, Names, TaskRef};
+pub use counterfactual::{Change, Counterfactual, Lowered};
+use evaluation::PreparedClass;
+use names::{MachineRef, NameResolver, TaskRef};
+use queue_position::{QueuePosition, QueuePositions};
 use serde::Serialize;
-use standing::{Standing, Standings};
-use tally::{Group, Subject, Tally};
-use verdict::Asked;
-use victims::Ledger;
-pub use victims::{Obstacle, VictimNeeded, Victims};
+use tally::{ReasonGroup, ReasonSubject, Tally};
+use victims::HolderIndex;
+pub use victims::{Obstacle, RequiredVictim, Victims};
 
 /// Machine slots walked as one part.
-const PART: usize = 2048;
+const MACHINES_PER_PART: usize = 2048;
 
 /// Code of the machines on which the task fits as things are; the other codes are those of
-/// [`Misfit`].
+/// [`InfeasibleReason`].
 pub const FITS: &str = "fits";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -73,18 +73,18 @@ pub struct Explanation {
     /// Tasks that must find a place together, for a gang.
     pub gang: Option<u32>,
     /// Only for a task, not for a class.
-    pub standing: Option<Standing>,
+    pub standing: Option<QueuePosition>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReasonCount {
-    /// A code of [`Misfit`], or [`FITS`].
+    /// A code of [`InfeasibleReason`], or [`FITS`].
     pub code: &'static str,
     pub machines: u32,
     pub detail: Detail,
 }
 
-/// What a reason is about. `machine` is the one that comes nearest.
+/// What a reason is about. `machine_ref` is the one that comes nearest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Detail {
     /// The code says it all.
@@ -94,7 +94,7 @@ pub enum Detail {
         constraint: String,
     },
     /// A folder that the machines do not lend, or not for writing.
-    Volume(Loan),
+    Volume(HostVolume),
     Spread {
         domain: Domain,
         limit: u32,
@@ -153,102 +153,115 @@ pub struct TooLarge {
 /// Explains classes of one board. Making it costs a look at every task; each class then costs a
 /// look at every machine.
 pub struct Explainer<'a> {
-    board: &'a Board,
-    names: &'a dyn Names,
+    snapshot: &'a ClusterSnapshot,
+    names: &'a dyn NameResolver,
     executor: &'a dyn Executor,
-    ledger: Ledger,
+    holders: HolderIndex,
     largest: Resources,
 }
 
 /// Why tasks of `class` wait. For many classes, [`Explainer`] shares the preparation.
 #[must_use]
 pub fn explain(
-    board: &Board,
+    snapshot: &ClusterSnapshot,
     class: ClassId,
-    names: &dyn Names,
+    names: &dyn NameResolver,
     executor: &dyn Executor,
 ) -> Explanation {
-    Explainer::new(board, names, executor).class(class)
+    Explainer::new(snapshot, names, executor).class(class)
 }
 
 impl<'a> Explainer<'a> {
     #[must_use]
     pub fn new(
-        board: &'a Board,
-        names: &'a dyn Names,
+        snapshot: &'a ClusterSnapshot,
+        names: &'a dyn NameResolver,
         executor: &'a dyn Executor,
     ) -> Explainer<'a> {
         let largest =
-            board.machine_ids().fold(Resources::ZERO, |most, m| most.max(board.capacity(m)));
-        Explainer { board, names, executor, ledger: Ledger::new(board), largest }
+            snapshot.machine_ids().fold(Resources::ZERO, |most, m| most.max(snapshot.capacity(m)));
+        Explainer { snapshot, names, executor, holders: HolderIndex::new(snapshot), largest }
     }
 
     #[must_use]
     pub fn class(&self, class: ClassId) -> Explanation {
-        let asked = Asked::new(self.board, &self.ledger, self.board.class(class));
-        let tallies = executor::map(self.executor, self.parts(), |part| walk(&asked, part));
-        self.finish(&asked, tallies)
+        let prepared = PreparedClass::new(self.snapshot, &self.holders, self.snapshot.class(class));
+        let tallies = executor::map(self.executor, self.parts(), |part| walk(&prepared, part));
+        self.build_explanation(&prepared, tallies)
     }
 
     /// Explanations of many classes, in their order.
     #[must_use]
     pub fn classes(&self, classes: &[ClassId]) -> Vec<Explanation> {
-        let asked: Vec<Asked<'_>> = classes
+        let prepared: Vec<PreparedClass<'_>> = classes
             .iter()
-            .map(|class| Asked::new(self.board, &self.ledger, self.board.class(*class)))
+            .map(|class| {
+                PreparedClass::new(self.snapshot, &self.holders, self.snapshot.class(*class))
+            })
             .collect();
         let parts = self.parts();
-        let work = |part: usize| walk(&asked[part / parts], part % parts);
-        let tallies = executor::map(self.executor, asked.len() * parts, work);
+        let work = |part: usize| walk(&prepared[part / parts], part % parts);
+        let tallies = executor::map(self.executor, prepared.len() * parts, work);
         let mut tallies = tallies.into_iter();
-        asked.iter().map(|asked| self.finish(asked, tallies.by_ref().take(parts))).collect()
+        prepared
+            .iter()
+            .map(|asked| self.build_explanation(asked, tallies.by_ref().take(parts)))
+            .collect()
     }
 
     /// Why this task waits, with its standing in the queue; `None` for a task that does not.
     #[must_use]
-    pub fn task(&self, task: TaskId, standings: &Standings) -> Option<Explanation> {
-        let standing = standings.of(self.board, task)?;
-        let (job, _) = self.board.identity_of(task)?;
-        let mut explanation = self.class(self.board.class_of(task)?);
-        explanation.standing = Some(standing);
-        explanation.gang = self.gang(job);
+    pub fn task(&self, task: TaskId, positions: &QueuePositions) -> Option<Explanation> {
+        let position = positions.of(self.snapshot, task)?;
+        let (job, _) = self.snapshot.identity_of(task)?;
+        let mut explanation = self.class(self.snapshot.class_of(task)?);
+        explanation.standing = Some(position);
+        explanation.gang = self.gang_size(job);
         Some(explanation)
     }
 
     /// How many tasks of a gang wait for a place together.
-    fn gang(&self, job: JobId) -> Option<u32> {
-        self.board.job_spec(job).filter(|spec| spec.gang)?;
+    fn gang_size(&self, job: JobId) -> Option<u32> {
+        self.snapshot.job_spec(job).filter(|spec| spec.gang)?;
         let of_job = |task: &&TaskId| {
-            self.board.identity_of(**task).is_some_and(|(its_job, _)| its_job == job)
+            self.snapshot.identity_of(**task).is_some_and(|(its_job, _)| its_job == job)
         };
-        Some(self.board.pending().iter().filter(of_job).count() as u32)
+        Some(self.snapshot.pending().iter().filter(of_job).count() as u32)
     }
 
     /// At least one, so that an empty cell has a tally too.
     fn parts(&self) -> usize {
-        self.board.machine_slots().div_ceil(PART).max(1)
+        self.snapshot.machine_slots().div_ceil(MACHINES_PER_PART).max(1)
     }
 
-    fn finish(&self, asked: &Asked<'_>, tallies: impl IntoIterator<Item = Tally>) -> Explanation {
+    fn build_explanation(
+        &self,
+        prepared: &PreparedClass<'_>,
+        tallies: impl IntoIterator<Item = Tally>,
+    ) -> Explanation {
         let mut tally = Tally::default();
-        tallies.into_iter().for_each(|later| tally.add(later));
+        tallies.into_iter().for_each(|later| tally.merge(later));
         tally.groups.sort_unstable_by_key(|g| (std::cmp::Reverse(g.machines), g.subject));
-        let request = &asked.class.request;
+        let request = &prepared.class.request;
         let fits = tally.fitting() > 0;
-        let mut changes = if fits { vec![] } else { change::singles(asked, &tally, self.names) };
+        let mut changes = if fits {
+            vec![]
+        } else {
+            counterfactual::single_changes(prepared, &tally, self.names)
+        };
         if let Some(pair) = &tally.pair
             && !fits
-            && !changes.iter().any(Counterfactual::is_ours)
+            && !changes.iter().any(Counterfactual::is_owners_choice)
         {
-            changes.insert(0, change::pair(asked, pair, self.names));
+            changes.insert(0, counterfactual::pair_change(prepared, pair, self.names));
         }
         let mut changes = changes.into_iter();
         Explanation {
             priority: request.priority,
             limits: request.limits,
             reservation: request.reservation,
-            machines_total: self.board.machine_count() as u32,
-            reasons: tally.groups.iter().map(|group| self.reason(asked, group)).collect(),
+            machines_total: self.snapshot.machine_count() as u32,
+            reasons: tally.groups.iter().map(|group| self.reason_count(prepared, group)).collect(),
             counterfactual: changes.next(),
             alternatives: changes.collect(),
             when_empty: tally.when_empty,
@@ -257,7 +270,7 @@ impl<'a> Explainer<'a> {
             too_large: self.too_large(request.limits),
             victims: match fits {
                 true => None,
-                false => tally.candidates.cheapest(asked, self.names),
+                false => tally.candidates.cheapest(prepared, self.names),
             },
             gang: None,
             standing: None,
@@ -266,81 +279,86 @@ impl<'a> Explainer<'a> {
 
     fn too_large(&self, limits: Resources) -> Vec<TooLarge> {
         let beyond = |dimension: Dimension| {
-            let (asked, largest) = (limits.get(dimension), self.largest.get(dimension));
-            (asked > largest).then_some(TooLarge { dimension, asked, largest })
+            let (requested, largest) = (limits.get(dimension), self.largest.get(dimension));
+            (requested > largest).then_some(TooLarge { dimension, asked: requested, largest })
         };
         Dimension::ALL.into_iter().filter_map(beyond).collect()
     }
 
-    fn reason(&self, asked: &Asked<'_>, group: &Group) -> ReasonCount {
-        let request = &asked.class.request;
-        let available = group.most.map_or(0, |most| most.amount);
-        let machine = group.most.map(|most| names::machine(self.names, most.machine));
+    fn reason_count(&self, prepared: &PreparedClass<'_>, group: &ReasonGroup) -> ReasonCount {
+        let request = &prepared.class.request;
+        let available = group.largest.map_or(0, |most| most.amount);
+        let machine = group.largest.map(|most| names::machine_ref(self.names, most.machine));
         let (code, detail) = match group.subject {
-            Subject::Fits => (FITS, Detail::Nothing),
-            Subject::Down => (Misfit::MachineDown.code(), Detail::Nothing),
-            Subject::Draining => (Misfit::MachineDraining.code(), Detail::Nothing),
-            Subject::Crashed => (Misfit::CrashedHere.code(), Detail::Nothing),
-            Subject::Short => (Misfit::MachineShort.code(), Detail::Nothing),
-            Subject::Full => {
-                let most = self.board.machine_tasks.unwrap_or(u64::MAX);
-                ("machine-full", Detail::Tasks { most })
+            ReasonSubject::Fits => (FITS, Detail::Nothing),
+            ReasonSubject::Down => (InfeasibleReason::MachineDown.code(), Detail::Nothing),
+            ReasonSubject::Draining => (InfeasibleReason::MachineDraining.code(), Detail::Nothing),
+            ReasonSubject::Crashed => (InfeasibleReason::CrashedHere.code(), Detail::Nothing),
+            ReasonSubject::UnderPressure => {
+                (InfeasibleReason::MachineShort.code(), Detail::Nothing)
             }
-            Subject::NoAlloc => (Misfit::NoAllocHere.code(), Detail::Nothing),
-            Subject::Constraint(position) => {
-                let constraint = constraint_text(asked, position);
+            ReasonSubject::Full => {
+                let max_tasks = self.snapshot.max_tasks_per_machine.unwrap_or(u64::MAX);
+                ("machine-full", Detail::Tasks { most: max_tasks })
+            }
+            ReasonSubject::NoAlloc => (InfeasibleReason::NoAllocHere.code(), Detail::Nothing),
+            ReasonSubject::Constraint(position) => {
+                let constraint = constraint_text(prepared, position);
                 ("constraint", Detail::Constraint { position, constraint })
             }
-            Subject::Volume(i) => {
-                let loan = asked.loans().get(i as usize).cloned();
-                ("volume", loan.map_or(Detail::Nothing, Detail::Volume))
+            ReasonSubject::Volume(i) => {
+                let host_volume = prepared.host_volumes().get(i as usize).cloned();
+                ("volume", host_volume.map_or(Detail::Nothing, Detail::Volume))
             }
-            Subject::Spread(i) => {
+            ReasonSubject::Spread(i) => {
                 let limit = request.spread[i as usize];
                 ("spread", Detail::Spread { domain: limit.domain, limit: limit.limit })
             }
-            Subject::StaticPort(port) => {
+            ReasonSubject::StaticPort(port) => {
                 let holders = group.holders.iter().map(|(task, machine)| PortHolder {
-                    task: names::task(self.names, *task),
-                    machine: names::machine(self.names, *machine),
+                    task: names::task_ref(self.names, *task),
+                    machine: names::machine_ref(self.names, *machine),
                 });
                 ("static-port", Detail::StaticPort { port, holders: holders.collect() })
             }
-            Subject::DynamicPorts => {
-                let asked = u64::from(request.ports);
-                ("dynamic-ports", Detail::DynamicPorts { asked, available, machine })
+            ReasonSubject::DynamicPorts => {
+                let requested = u64::from(request.ports);
+                ("dynamic-ports", Detail::DynamicPorts { asked: requested, available, machine })
             }
-            Subject::Device(i) => {
+            ReasonSubject::Device(i) => {
                 let device = &request.devices[i as usize];
-                let (kind, asked) = (device.kind.clone(), u32::from(device.count));
+                let (kind, requested) = (device.kind.clone(), u32::from(device.count));
                 let (models, milli) = (device.models.clone(), device.milli);
-                ("device", Detail::Device { kind, models, asked, milli, available, machine })
+                (
+                    "device",
+                    Detail::Device { kind, models, asked: requested, milli, available, machine },
+                )
             }
-            Subject::Named(i) => {
+            ReasonSubject::Named(i) => {
                 let (id, amount) = request.named[i as usize];
-                let detail = self.board.resource_name(id).map_or(Detail::Nothing, |name| {
+                let detail = self.snapshot.resource_name(id).map_or(Detail::Nothing, |name| {
                     Detail::Named { name: name.clone(), asked: amount, available, machine }
                 });
                 ("named-resource", detail)
             }
-            Subject::Resource(d) => {
+            ReasonSubject::Resource(d) => {
                 let dimension = Dimension::ALL[usize::from(d)];
-                let asked = request.limits.get(dimension);
-                ("resource", Detail::Resource { dimension, asked, available, machine })
+                let requested = request.limits.get(dimension);
+                ("resource", Detail::Resource { dimension, asked: requested, available, machine })
             }
         };
         ReasonCount { code, machines: group.machines, detail }
     }
 }
 
-fn walk(asked: &Asked<'_>, part: usize) -> Tally {
-    let end = asked.board.machine_slots().min((part + 1) * PART);
-    Tally::walk(asked, part * PART..end)
+fn walk(prepared: &PreparedClass<'_>, part: usize) -> Tally {
+    let end = prepared.snapshot.machine_slots().min((part + 1) * MACHINES_PER_PART);
+    Tally::walk(prepared, part * MACHINES_PER_PART..end)
 }
 
 /// The constraint at `position` of the class, as people write it.
-fn constraint_text(asked: &Asked<'_>, position: u32) -> String {
-    let list = asked.class.request.constraints;
-    let constraints = list.map_or(&[][..], |list| asked.board.constraints.constraints(list));
+fn constraint_text(prepared: &PreparedClass<'_>, position: u32) -> String {
+    let list = prepared.class.request.constraints;
+    let constraints = list.map_or(&[][..], |list| prepared.snapshot.constraints.constraints(list));
     constraints.get(position as usize).map_or_else(String::new, ToString::to_string)
 }

@@ -1,36 +1,36 @@
 //! Feasibility (B30): one predicate per file, each with its reason. Declaration order of
-//! [`Misfit`] is precedence, and the order in which they are asked here.
+//! [`InfeasibleReason`] is precedence, and the order in which they are asked here.
 //!
-//! Every predicate answers twice: `misfits` gives all its reasons as data, for explanations and for
+//! Every predicate answers twice: `infeasible_reasons` gives all its reasons as data, for explanations and for
 //! the plain reference scheduler; `holds` gives a bare yes or no, for the fast one. The
 //! differential tests hold them to the same answer.
 
 mod alloc;
 mod constraints;
-mod crash;
+mod crash_pairs;
 mod devices;
 mod drain;
 mod dynamic_ports;
-mod full;
-mod named;
+mod named_resources;
+mod pressure;
 mod resources;
-mod short;
 mod spread;
 mod static_ports;
 mod status;
+mod task_limit;
 
-use crate::board::Board;
 use crate::class::Class;
+use crate::cluster_snapshot::ClusterSnapshot;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 pub(crate) use devices::choose as choose_devices;
-pub(crate) use full::{misfit as full, places};
-pub(crate) use resources::{held, room};
-pub(crate) use spread::{holds_when_empty as spread_holds_when_empty, in_domain};
+pub(crate) use resources::{released_by, room};
+pub(crate) use spread::{is_met_when_empty as spread_holds_when_empty, tasks_in_domain};
+pub(crate) use task_limit::{free_task_slots, infeasible_reason as full};
 
 /// A place a task might go to.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot<'a> {
+pub struct PlacementTarget<'a> {
     pub machine: MachineId,
     /// The alloc on that machine, for classes inside an alloc set.
     pub alloc: Option<TaskId>,
@@ -38,52 +38,56 @@ pub struct Spot<'a> {
     pub without: &'a [TaskId],
 }
 
-impl Spot<'_> {
+impl PlacementTarget<'_> {
     #[must_use]
-    pub fn on(machine: MachineId) -> Spot<'static> {
-        Spot { machine, alloc: None, without: &[] }
+    pub fn on_machine(machine: MachineId) -> PlacementTarget<'static> {
+        PlacementTarget { machine, alloc: None, without: &[] }
     }
 }
 
 /// Whether what a task holds on machine slot `m` is imagined gone: with itself, or with the alloc
 /// it is in, which takes it along.
-fn is_gone(board: &Board, m: usize, task: TaskId, without: &[TaskId]) -> bool {
+fn is_excluded(snapshot: &ClusterSnapshot, m: usize, task: TaskId, without: &[TaskId]) -> bool {
     if without.is_empty() {
         return false;
     }
-    let row = &board.tasks[task.slot()];
-    let alloc = match row.reserved.as_deref().filter(|held| held.machine.slot() == m) {
-        Some(held) => held.alloc,
-        None => row.place.alloc(),
+    let row = &snapshot.tasks[task.slot()];
+    let alloc = match row.reserved.as_deref().filter(|hold| hold.machine.slot() == m) {
+        Some(hold) => hold.alloc,
+        None => row.placement.alloc(),
     };
     without.contains(&task) || alloc.is_some_and(|alloc| without.contains(&alloc))
 }
 
-type Predicate = fn(&Board, &Class, &Spot<'_>, &mut Vec<Misfit>);
+type Predicate = fn(&ClusterSnapshot, &Class, &PlacementTarget<'_>, &mut Vec<InfeasibleReason>);
 
-/// In the order of [`Misfit`].
+/// In the order of [`InfeasibleReason`].
 const PREDICATES: [Predicate; 13] = [
-    status::misfits,
-    drain::misfits,
-    constraints::misfits,
-    crash::misfits,
-    alloc::misfits,
-    spread::misfits,
-    static_ports::misfits,
-    dynamic_ports::misfits,
-    devices::misfits,
-    named::misfits,
-    full::misfits,
-    resources::misfits,
-    short::misfits,
+    status::infeasible_reasons,
+    drain::infeasible_reasons,
+    constraints::infeasible_reasons,
+    crash_pairs::infeasible_reasons,
+    alloc::infeasible_reasons,
+    spread::infeasible_reasons,
+    static_ports::infeasible_reasons,
+    dynamic_ports::infeasible_reasons,
+    devices::infeasible_reasons,
+    named_resources::infeasible_reasons,
+    task_limit::infeasible_reasons,
+    resources::infeasible_reasons,
+    pressure::infeasible_reasons,
 ];
 
 /// The first reason why a task of the class does not fit; `None`: it fits.
 #[must_use]
-pub fn first(board: &Board, class: &Class, spot: &Spot<'_>) -> Option<Misfit> {
+pub fn first_reason(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+) -> Option<InfeasibleReason> {
     let mut found = Vec::new();
     for predicate in PREDICATES {
-        predicate(board, class, spot, &mut found);
+        predicate(snapshot, class, target, &mut found);
         if !found.is_empty() {
             return found.into_iter().next();
         }
@@ -93,11 +97,15 @@ pub fn first(board: &Board, class: &Class, spot: &Spot<'_>) -> Option<Misfit> {
 
 /// Every reason why a task of the class does not fit; empty: it fits.
 #[must_use]
-pub fn all(board: &Board, class: &Class, spot: &Spot<'_>) -> Vec<Misfit> {
+pub fn all_reasons(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+) -> Vec<InfeasibleReason> {
     let mut found = Vec::new();
     for predicate in PREDICATES {
-        predicate(board, class, spot, &mut found);
-        if !board.machines.exists(spot.machine.slot()) {
+        predicate(snapshot, class, target, &mut found);
+        if !snapshot.machines.exists(target.machine.slot()) {
             break;
         }
     }
@@ -106,51 +114,56 @@ pub fn all(board: &Board, class: &Class, spot: &Spot<'_>) -> Vec<Misfit> {
 
 /// The spots a class can ask for on one machine: the allocs of its set there, or the machine.
 #[must_use]
-pub fn spots(board: &Board, class: &Class, machine: MachineId) -> Vec<Spot<'static>> {
+pub fn targets_on(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    machine: MachineId,
+) -> Vec<PlacementTarget<'static>> {
     let set = class.request.alloc_set.and_then(|set| set.0);
-    let allocs = set.map_or(&[][..], |set| board.allocs_of(set));
-    let here = allocs
+    let allocs = set.map_or(&[][..], |set| snapshot.allocs_of(set));
+    let on_machine = allocs
         .iter()
-        .filter(|alloc| board.allocs.get(alloc).is_some_and(|row| row.machine == machine));
-    let found: Vec<Spot<'static>> =
-        here.map(|alloc| Spot { machine, alloc: Some(*alloc), without: &[] }).collect();
-    if found.is_empty() { vec![Spot::on(machine)] } else { found }
+        .filter(|alloc| snapshot.allocs.get(alloc).is_some_and(|row| row.machine == machine));
+    let found: Vec<PlacementTarget<'static>> = on_machine
+        .map(|alloc| PlacementTarget { machine, alloc: Some(*alloc), without: &[] })
+        .collect();
+    if found.is_empty() { vec![PlacementTarget::on_machine(machine)] } else { found }
 }
 
 /// Whether a task of a class outside alloc sets fits on machine slot `m` as it is.
 #[inline]
-pub(crate) fn holds(board: &Board, class: &Class, m: usize) -> bool {
-    board.machines.room[m].fits(&class.need)
-        && board.machines.status[m] >= class.least
-        && full::places(board, m) > 0
-        && (class.plain || extras_hold(board, class, m))
+pub(crate) fn is_feasible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
+    snapshot.machines.room[m].fits(&class.need)
+        && snapshot.machines.status[m] >= class.min_status
+        && task_limit::free_task_slots(snapshot, m) > 0
+        && (class.is_plain || other_predicates_hold(snapshot, class, m))
 }
 
 /// Cheapest first: the order does not matter for a yes or no.
-fn extras_hold(board: &Board, class: &Class, m: usize) -> bool {
-    constraints::holds(board, class, m)
-        && spread::holds(board, class, m)
-        && crash::holds(class, m)
+fn other_predicates_hold(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
+    constraints::is_met(snapshot, class, m)
+        && spread::is_met(snapshot, class, m)
+        && crash_pairs::is_met(class, m)
         && class.request.alloc_set.is_none()
-        && static_ports::holds(board, class, m)
-        && dynamic_ports::holds(board, class, m)
-        && devices::holds(board, class, m)
-        && named::holds(board, class, m)
+        && static_ports::is_met(snapshot, class, m)
+        && dynamic_ports::is_met(snapshot, class, m)
+        && devices::is_met(snapshot, class, m)
+        && named_resources::is_met(snapshot, class, m)
 }
 
 /// Whether a task of a class inside an alloc set fits into `alloc` as it is.
-pub(crate) fn holds_in(board: &Board, class: &Class, alloc: TaskId) -> bool {
-    let Some(row) = board.allocs.get(&alloc) else { return false };
+pub(crate) fn is_feasible_in(snapshot: &ClusterSnapshot, class: &Class, alloc: TaskId) -> bool {
+    let Some(row) = snapshot.allocs.get(&alloc) else { return false };
     let m = row.machine.slot();
     class.request.alloc_set.is_some_and(|set| set.0 == Some(row.set))
         && row.room.fits(&class.need)
-        && board.machines.status[m] >= class.least
-        && full::places(board, m) > 0
-        && constraints::holds(board, class, m)
-        && spread::holds(board, class, m)
-        && crash::holds(class, m)
-        && static_ports::holds(board, class, m)
-        && dynamic_ports::holds(board, class, m)
-        && devices::holds(board, class, m)
-        && named::holds(board, class, m)
+        && snapshot.machines.status[m] >= class.min_status
+        && task_limit::free_task_slots(snapshot, m) > 0
+        && constraints::is_met(snapshot, class, m)
+        && spread::is_met(snapshot, class, m)
+        && crash_pairs::is_met(class, m)
+        && static_ports::is_met(snapshot, class, m)
+        && dynamic_ports::is_met(snapshot, class, m)
+        && devices::is_met(snapshot, class, m)
+        && named_resources::is_met(snapshot, class, m)
 }

@@ -11,11 +11,11 @@ pub fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A draw below `n` (zero when `n` is zero) for `what` under `seed`.
+/// A draw below `n` (zero when `n` is zero) for `salt` under `seed`.
 #[must_use]
 #[inline]
-pub fn below(seed: u64, what: u64, n: usize) -> usize {
-    let draw = mix(seed ^ mix(what));
+pub fn below(seed: u64, salt: u64, n: usize) -> usize {
+    let draw = mix(seed ^ mix(salt));
     ((u128::from(draw) * n as u128) >> 64) as usize
 }
 

@@ -1,7 +1,7 @@
 //! How good a feasible machine is (B31). The declaration order of [`Score`] is the policy: a term
 //! matters only where all terms before it are equal. Lower is better throughout. All integers.
 //!
-//! The hot path packs the terms into one [`Key`]; a test holds that keys order exactly as scores.
+//! The hot path packs the terms into one [`ScoreKey`]; a test holds that keys order exactly as scores.
 
 pub(crate) mod devices;
 pub(crate) mod locality;
@@ -10,9 +10,9 @@ pub(crate) mod preference;
 pub(crate) mod slot_values;
 pub(crate) mod spread;
 
-use crate::board::Board;
 use crate::class::Class;
-use packing::Model;
+use crate::cluster_snapshot::ClusterSnapshot;
+use packing::PackingModel;
 
 /// The terms of one placement, most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,10 +36,10 @@ pub struct Score {
 
 /// A [`Score`] in one integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(pub u128);
+pub(crate) struct ScoreKey(pub u128);
 
-impl Key {
-    pub const WORST: Key = Key(u128::MAX);
+impl ScoreKey {
+    pub const WORST: ScoreKey = ScoreKey(u128::MAX);
 
     #[inline]
     pub fn rank(self) -> u32 {
@@ -58,7 +58,7 @@ const _: () = assert!(cellwright_cell::machine::MAX_MACHINES <= 1 << RANK_BITS);
 
 impl Score {
     #[inline]
-    pub(crate) fn key(self) -> Key {
+    pub(crate) fn key(self) -> ScoreKey {
         let high = u64::from(self.worst_victim.min(MAX_WORST_VICTIM)) << 41
             | u64::from(self.victims.min(MAX_VICTIMS)) << 29
             | u64::from(self.preference.min(MAX_PREFERENCE)) << 16
@@ -66,20 +66,20 @@ impl Score {
             | u64::from(self.spread);
         let middle = u64::from(self.devices.min(MAX_DEVICES)) << 32 | u64::from(self.packing);
         let rank = u128::from(self.rank & ((1 << RANK_BITS) - 1));
-        Key(u128::from(high) << 78 | u128::from(middle) << RANK_BITS | rank)
+        ScoreKey(u128::from(high) << 78 | u128::from(middle) << RANK_BITS | rank)
     }
 }
 
 /// What turns machine slots into ranks and rooms into packing terms, fixed for one pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ranking {
-    pub model: Model,
+    pub model: PackingModel,
     offset: u32,
     slots: u32,
 }
 
 impl Ranking {
-    pub fn new(model: Model, seed: u64, slots: usize) -> Ranking {
+    pub fn new(model: PackingModel, seed: u64, slots: usize) -> Ranking {
         let offset = crate::random::below(seed, 0x71e5, slots) as u32;
         Ranking { model, offset, slots: slots as u32 }
     }
@@ -99,30 +99,40 @@ impl Ranking {
 }
 
 /// The score of a placement without victims on machine slot `m`, term by term.
-pub(crate) fn score(board: &Board, class: &Class, m: usize, ranking: Ranking) -> Score {
+pub(crate) fn score(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    m: usize,
+    ranking: Ranking,
+) -> Score {
     Score {
         worst_victim: 0,
         victims: 0,
-        preference: preference::missed(board, class, m),
-        locality: locality::missing(board, class, m),
-        spread: spread::share_at_stake(board, class, m),
+        preference: preference::missed_weight(snapshot, class, m),
+        locality: locality::missing_share(snapshot, class, m),
+        spread: spread::share_at_stake(snapshot, class, m),
         devices: match ranking.model {
-            Model::Hybrid => devices::loss(board, class, m),
+            PackingModel::Hybrid => devices::worth_lost(snapshot, class, m),
             _ => 0,
         },
-        packing: packing::on_machine(board, class, m, ranking.model),
+        packing: packing::machine_term(snapshot, class, m, ranking.model),
         rank: ranking.rank(m),
     }
 }
 
 /// [`score`] as a key, without looking at terms a plain class cannot have.
 #[inline]
-pub(crate) fn key(board: &Board, class: &Class, m: usize, ranking: Ranking) -> Key {
-    if !class.plain || !board.device_mix.is_empty() {
-        return score(board, class, m, ranking).key();
+pub(crate) fn key(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    m: usize,
+    ranking: Ranking,
+) -> ScoreKey {
+    if !class.is_plain || !snapshot.device_demand.is_empty() {
+        return score(snapshot, class, m, ranking).key();
     }
-    let packing = packing::on_machine(board, class, m, ranking.model);
-    Key(u128::from(packing) << RANK_BITS | u128::from(ranking.rank(m)))
+    let packing = packing::machine_term(snapshot, class, m, ranking.model);
+    ScoreKey(u128::from(packing) << RANK_BITS | u128::from(ranking.rank(m)))
 }
 
 #[cfg(test)]
@@ -160,7 +170,7 @@ mod tests {
 
     #[test]
     fn ranks_are_a_rotation() {
-        let ranking = Ranking::new(Model::Hybrid, 5, 100);
+        let ranking = Ranking::new(PackingModel::Hybrid, 5, 100);
         let mut ranks: Vec<u32> = (0..100).map(|m| ranking.rank(m)).collect();
         assert!((0..100).all(|m| ranking.machine(ranking.rank(m)) == m));
         ranks.sort_unstable();

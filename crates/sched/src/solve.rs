@@ -5,30 +5,30 @@
 //! depends on the executor, on addresses or on hash order. A board counts its passes, for the turns
 //! of users; one freshly built has seen none, so there the snapshot and the seed decide.
 
-mod judges;
-pub(crate) mod memory;
 pub mod options;
 mod preempt;
 mod repair;
 mod scan;
+pub(crate) mod score_cache;
+mod scorers;
 mod search;
 
-use crate::board::{Board, Held};
 use crate::class::{Class, ClassId};
+use crate::cluster_snapshot::{ClusterSnapshot, Hold};
 use crate::executor::{Executor, Sequential};
 use crate::feasible;
-use crate::queue::{Order, Queue};
+use crate::queue::{Queue, QueueOrder};
 use crate::random;
-use crate::score::packing::Model;
+use crate::score::packing::PackingModel;
 use crate::score::{self, Ranking};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::time::Time;
-use judges::{Free, Preempting};
-use memory::{Memory, Pool, Tag};
 use options::Options;
 use repair::Repair;
-use search::{Judge, Search};
+use score_cache::{CacheKey, CandidatePool, ScoreCache};
+use scorers::{FreeScorer, PreemptionScorer};
+use search::{MachineScorer, Search};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub struct Stats {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct PassOutcome {
     pub plan: Plan,
     pub placed: usize,
     /// Tasks evicted, members of allocs included.
@@ -85,26 +85,31 @@ impl Solver {
     }
 
     /// Tries every pending task of the board once. The board holds the result.
-    pub fn pass(&self, board: &mut Board, now: Time, seed: u64) -> Outcome {
-        let queue = Queue::new(board, self.options.order, now, seed);
-        self.pass_over(board, queue, seed)
+    pub fn pass(&self, snapshot: &mut ClusterSnapshot, now: Time, seed: u64) -> PassOutcome {
+        let queue = Queue::new(snapshot, self.options.order, now, seed);
+        self.pass_with_queue(snapshot, queue, seed)
     }
 
     /// Same, with a queue made beforehand.
-    pub fn pass_over(&self, board: &mut Board, queue: Queue, seed: u64) -> Outcome {
-        self.pass_with(board, queue, seed, &Sequential)
+    pub fn pass_with_queue(
+        &self,
+        snapshot: &mut ClusterSnapshot,
+        queue: Queue,
+        seed: u64,
+    ) -> PassOutcome {
+        self.pass_with_executor(snapshot, queue, seed, &Sequential)
     }
 
     /// Same, with full scans divided over an executor. The outcome does not depend on it.
-    pub fn pass_with(
+    pub fn pass_with_executor(
         &self,
-        board: &mut Board,
+        snapshot: &mut ClusterSnapshot,
         mut queue: Queue,
         seed: u64,
         executor: &dyn Executor,
-    ) -> Outcome {
-        let mut pass = Pass::new(self.options, board, seed, executor);
-        pass.outcome.not_yet = queue.not_yet;
+    ) -> PassOutcome {
+        let mut pass = Pass::new(self.options, snapshot, seed, executor);
+        pass.outcome.not_yet = queue.not_due;
         let mut placed = false;
         let mut tried = 0;
         while let Some(tasks) = queue.next(placed) {
@@ -118,11 +123,18 @@ impl Solver {
     }
 }
 
-impl Board {
+impl ClusterSnapshot {
     /// Looks again at what the cell runs, if that has changed: machines are scored against it.
     pub(crate) fn redraw_mix(&mut self) {
-        if self.mix.is_stale(&self.classes, self.machines.shapes.len()) {
-            let Board { mix, device_mix, classes, machines, tasks, .. } = self;
+        if self.demand_mix.is_stale(&self.classes, self.machines.shapes.len()) {
+            let ClusterSnapshot {
+                demand_mix: mix,
+                device_demand: device_mix,
+                classes,
+                machines,
+                tasks,
+                ..
+            } = self;
             mix.redraw(classes, tasks, &machines.shapes);
             device_mix.redraw(classes, machines);
         }
@@ -138,10 +150,10 @@ struct Choice {
 
 struct Pass<'a> {
     options: Options,
-    board: &'a mut Board,
+    snapshot: &'a mut ClusterSnapshot,
     searcher: Searcher<'a>,
     ranking: Ranking,
-    outcome: Outcome,
+    outcome: PassOutcome,
     /// Change log position at which a class inside an alloc set was last found not to fit.
     full_sets: BTreeMap<ClassId, u64>,
     repair: Repair,
@@ -150,39 +162,42 @@ struct Pass<'a> {
 impl<'a> Pass<'a> {
     fn new(
         options: Options,
-        board: &'a mut Board,
+        snapshot: &'a mut ClusterSnapshot,
         seed: u64,
         executor: &'a dyn Executor,
     ) -> Pass<'a> {
-        board.log.trim(board.machines.len());
-        board.redraw_mix();
-        let slots = board.machine_slots();
+        snapshot.change_log.trim(snapshot.machines.len());
+        snapshot.redraw_mix();
+        let slots = snapshot.machine_slots();
         // A small cell is searched whole: sampling would save nothing.
         let sample = options.randomization.map(|n| n as usize);
-        let enough = sample.filter(|n| *n < board.machine_count());
-        let mut memory = std::mem::take(&mut board.memory);
-        memory.prepare(Tag { options, seed, slots, mix: board.mix.version }, board.class_count());
-        let mut outcome = Outcome::default();
-        outcome.plan.made_at = board.made_at;
+        let sample_size = sample.filter(|n| *n < snapshot.machine_count());
+        let mut cache = std::mem::take(&mut snapshot.score_cache);
+        cache.prepare(
+            CacheKey { options, seed, slots, mix: snapshot.demand_mix.version },
+            snapshot.class_count(),
+        );
+        let mut outcome = PassOutcome::default();
+        outcome.plan.made_at = snapshot.made_at;
         let ranking = Ranking::new(options.model, seed, slots);
         let stats = Stats::default();
-        let searcher = Searcher { options, memory, ranking, seed, enough, stats, executor };
+        let searcher = Searcher { options, cache, ranking, seed, sample_size, stats, executor };
         let (full_sets, repair) = (BTreeMap::new(), Repair::default());
-        Pass { options, board, searcher, ranking, outcome, full_sets, repair }
+        Pass { options, snapshot, searcher, ranking, outcome, full_sets, repair }
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> PassOutcome {
         // Groups whose task was moved later left an empty place.
         self.outcome.plan.groups.retain(|group| !group.assignments.is_empty());
-        self.board.memory = self.searcher.memory;
-        self.board.passes += 1;
+        self.snapshot.score_cache = self.searcher.cache;
+        self.snapshot.passes += 1;
         let Stats { moves, .. } = self.outcome.stats;
         self.outcome.stats = Stats { moves, ..self.searcher.stats };
         self.outcome
     }
 
     fn place_one(&mut self, task: TaskId, position: u32) -> bool {
-        let Some(class) = self.board.class_of(task) else { return false };
+        let Some(class) = self.snapshot.class_of(task) else { return false };
         let choice = match self.lacks_members(task) {
             true => None,
             false => self.find(class, task),
@@ -204,26 +219,26 @@ impl<'a> Pass<'a> {
 
     /// A gang of which somebody is on the way out cannot be whole, not even by its last task.
     fn lacks_members(&self, task: TaskId) -> bool {
-        let job = self.board.job(self.board.tasks[task.slot()].job);
-        job.is_some_and(|job| job.spec.gang && job.absent > 0)
+        let job = self.snapshot.job(self.snapshot.tasks[task.slot()].job);
+        job.is_some_and(|job| job.spec.gang && job.in_transition > 0)
     }
 
     /// All of them or none: what was done for the first is taken back when the last finds no place.
     fn place_gang(&mut self, tasks: &[TaskId], position: u32) -> bool {
         let mut group = Group::default();
         let preempted = self.outcome.preempted;
-        self.board.record();
+        self.snapshot.begin_transaction();
         for task in tasks {
-            let Some(class) = self.board.class_of(*task) else { continue };
+            let Some(class) = self.snapshot.class_of(*task) else { continue };
             let found = match self.lacks_members(*task) {
                 true => None,
                 false => self.find(class, *task),
             };
             let Some(choice) = found else {
-                self.board.roll_back();
+                self.snapshot.roll_back();
                 self.outcome.preempted = preempted;
                 let waiting = tasks.iter().filter_map(|task| {
-                    let class = self.board.class_of(*task)?;
+                    let class = self.snapshot.class_of(*task)?;
                     Some(PendingTask { task: *task, class, position })
                 });
                 self.outcome.pending.extend(waiting);
@@ -232,7 +247,7 @@ impl<'a> Pass<'a> {
             self.commit(*task, class, choice, &mut group);
         }
         self.spare_victims(&mut group);
-        self.board.keep();
+        self.snapshot.commit_transaction();
         self.outcome.placed += group.assignments.len();
         self.outcome.plan.groups.push(group);
         true
@@ -243,12 +258,12 @@ impl<'a> Pass<'a> {
         let takers: Vec<TaskId> = group.assignments.iter().map(|a| a.task).collect();
         let mut victims = std::mem::take(&mut group.victims);
         // An evicted task keeps its row, and with it the class it had.
-        let priority = |board: &Board, victim: &Victim| {
-            board.class(board.tasks[victim.task.slot()].class).request.priority
+        let priority = |snapshot: &ClusterSnapshot, victim: &Victim| {
+            snapshot.class(snapshot.tasks[victim.task.slot()].class).request.priority
         };
-        victims.sort_by_key(|victim| (Reverse(priority(self.board, victim)), victim.task));
+        victims.sort_by_key(|victim| (Reverse(priority(self.snapshot, victim)), victim.task));
         for victim in victims {
-            match self.board.spare(victim.task, &takers) {
+            match self.snapshot.reprieve(victim.task, &takers) {
                 0 => group.victims.push(victim),
                 spared => self.outcome.preempted -= spared,
             }
@@ -257,7 +272,7 @@ impl<'a> Pass<'a> {
     }
 
     fn find(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
-        if self.board.class(class).request.alloc_set.is_some() {
+        if self.snapshot.class(class).request.alloc_set.is_some() {
             return self.find_alloc(class);
         }
         let on = |m: usize| Choice { machine: MachineId(m as u32), alloc: None, victims: vec![] };
@@ -266,8 +281,8 @@ impl<'a> Pass<'a> {
         }
         // A gang may be taken back, a moved task could not; and arrivals are decided one by one.
         let may_move = self.options.repair
-            && self.options.order == Order::Fair
-            && self.board.journal.is_none();
+            && self.options.order == QueueOrder::Fair
+            && self.snapshot.undo_log.is_none();
         if may_move && let Some(choice) = self.find_by_moving(class, task) {
             return Some(choice);
         }
@@ -275,46 +290,47 @@ impl<'a> Pass<'a> {
             return None;
         }
         let m = self.find_preempting(class, task)?;
-        let eviction = preempt::on_machine(self.board, self.board.class(class), m, self.ranking)?;
+        let eviction =
+            preempt::on_machine(self.snapshot, self.snapshot.class(class), m, self.ranking)?;
         Some(Choice { victims: eviction.victims, ..on(m) })
     }
 
     fn find_free(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
-        let row = self.board.class(class);
+        let row = self.snapshot.class(class);
         if self.is_reference() {
-            return scan::reference(self.board, row, self.ranking);
+            return scan::best_by_reference(self.snapshot, row, self.ranking);
         }
-        let judge = Free { class: row, ranking: self.ranking };
-        self.searcher.best(self.board, &judge, Pools::Free, (class, task))
+        let scorer = FreeScorer { class: row, ranking: self.ranking };
+        self.searcher.best(self.snapshot, &scorer, PoolKind::Free, (class, task))
     }
 
     fn find_preempting(&mut self, class: ClassId, task: TaskId) -> Option<usize> {
         self.searcher.stats.preemption_searches += 1;
-        let row = self.board.class(class);
+        let row = self.snapshot.class(class);
         if self.is_reference() {
-            return scan::reference_preempting(self.board, row, self.ranking);
+            return scan::best_preempting_by_reference(self.snapshot, row, self.ranking);
         }
-        let judge = Preempting { class: row, ranking: self.ranking };
-        self.searcher.best(self.board, &judge, Pools::Preempting, (class, task))
+        let scorer = PreemptionScorer { class: row, ranking: self.ranking };
+        self.searcher.best(self.snapshot, &scorer, PoolKind::Preempting, (class, task))
     }
 
     fn is_reference(&self) -> bool {
-        !self.options.classes && !self.options.score_cache && self.searcher.enough.is_none()
+        !self.options.classes && !self.options.score_cache && self.searcher.sample_size.is_none()
     }
 
     fn find_alloc(&mut self, class: ClassId) -> Option<Choice> {
-        let now = self.board.log.end();
+        let now = self.snapshot.change_log.end();
         if self.options.classes && self.full_sets.get(&class) == Some(&now) {
             return None;
         }
-        let row = self.board.class(class);
-        let machine = |alloc: &TaskId| self.board.allocs.get(alloc).map(|row| row.machine);
-        if let Some(alloc) = scan::alloc(self.board, row, self.ranking) {
+        let row = self.snapshot.class(class);
+        let machine = |alloc: &TaskId| self.snapshot.allocs.get(alloc).map(|row| row.machine);
+        if let Some(alloc) = scan::best_alloc(self.snapshot, row, self.ranking) {
             let machine = machine(&alloc)?;
             return Some(Choice { machine, alloc: Some(alloc), victims: vec![] });
         }
         let found = match self.options.preemption {
-            true => scan::alloc_preempting(self.board, row, self.ranking),
+            true => scan::best_alloc_preempting(self.snapshot, row, self.ranking),
             false => None,
         };
         let Some((alloc, eviction)) = found else {
@@ -331,45 +347,45 @@ impl<'a> Pass<'a> {
             self.repair.evicted_on.insert(choice.machine);
         }
         for victim in &choice.victims {
-            for member in self.board.members(*victim).to_vec() {
-                self.board.evict(member);
+            for member in self.snapshot.members(*victim).to_vec() {
+                self.snapshot.evict(member);
                 self.outcome.preempted += 1;
             }
-            let attempt = self.board.attempt_of(*victim).unwrap_or(0);
+            let attempt = self.snapshot.attempt_of(*victim).unwrap_or(0);
             group.victims.push(Victim { task: *victim, attempt });
-            self.board.evict(*victim);
+            self.snapshot.evict(*victim);
             self.outcome.preempted += 1;
         }
-        let row = self.board.class(class);
+        let row = self.snapshot.class(class);
         let m = choice.machine.slot();
-        let ports = choose_ports(self.board, row, m);
+        let ports = choose_ports(self.snapshot, row, m);
         // The place was found feasible, so there are devices for every request.
         let devices = match self.options.model {
-            Model::Hybrid => score::devices::choose(self.board, row, m),
+            PackingModel::Hybrid => score::devices::choose_least_loss(self.snapshot, row, m),
             _ => None,
         };
         let devices = devices
-            .or_else(|| feasible::choose_devices(self.board, row, m, &[]).ok())
+            .or_else(|| feasible::choose_devices(self.snapshot, row, m, &[]).ok())
             .unwrap_or_default();
         let reservation = row.request.reservation;
         group.assignments.push(Assignment {
             task,
-            attempt: self.board.attempt_of(task).unwrap_or(0),
+            attempt: self.snapshot.attempt_of(task).unwrap_or(0),
             machine: choice.machine,
             alloc: choice.alloc,
             ports: ports.clone(),
             devices: devices.clone(),
         });
         let Choice { machine, alloc, .. } = choice;
-        self.board.assign(task, Held { machine, alloc, reservation, ports, devices });
+        self.snapshot.assign(task, Hold { machine, alloc, reservation, ports, devices });
     }
 }
 
 /// Static ports, then the lowest free ones of the machine's range.
-fn choose_ports(board: &Board, class: &Class, m: usize) -> Vec<u16> {
+fn choose_ports(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> Vec<u16> {
     let mut chosen = class.request.static_ports.clone();
     let wanted = chosen.len() + usize::from(class.request.ports);
-    let ports = &board.machines.ports[m];
+    let ports = &snapshot.machines.ports[m];
     let mut used = ports.used.iter().map(|(port, _)| *port).peekable();
     for port in ports.range.first..=ports.range.last {
         if chosen.len() == wanted {
@@ -387,7 +403,7 @@ fn choose_ports(board: &Board, class: &Class, m: usize) -> Vec<u16> {
 
 /// Which of a class's two pools of candidates a search works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pools {
+enum PoolKind {
     Free,
     Preempting,
 }
@@ -395,84 +411,84 @@ enum Pools {
 /// Finds machines by whatever techniques are switched on.
 struct Searcher<'a> {
     options: Options,
-    memory: Memory,
+    cache: ScoreCache,
     ranking: Ranking,
     seed: u64,
     /// `None`: all machines are looked at.
-    enough: Option<usize>,
+    sample_size: Option<usize>,
     stats: Stats,
     executor: &'a dyn Executor,
 }
 
 impl Searcher<'_> {
-    fn pool(&mut self, pools: Pools, class: ClassId) -> &mut Pool {
-        match pools {
-            Pools::Free => &mut self.memory.free[class.slot()],
-            Pools::Preempting => &mut self.memory.preempting[class.slot()],
+    fn pool(&mut self, pool_kind: PoolKind, class: ClassId) -> &mut CandidatePool {
+        match pool_kind {
+            PoolKind::Free => &mut self.cache.free[class.slot()],
+            PoolKind::Preempting => &mut self.cache.preempting[class.slot()],
         }
     }
 
     /// The best machine by the judge. The pool is out of the memory while it is worked on.
     fn best(
         &mut self,
-        board: &Board,
-        judge: &impl Judge,
-        pools: Pools,
+        snapshot: &ClusterSnapshot,
+        scorer: &impl MachineScorer,
+        pool_kind: PoolKind,
         (class, task): (ClassId, TaskId),
     ) -> Option<usize> {
-        let mut pool = std::mem::take(self.pool(pools, class));
-        let enough = match pools {
-            Pools::Free => self.enough,
+        let mut pool = std::mem::take(self.pool(pool_kind, class));
+        let sample_size = match pool_kind {
+            PoolKind::Free => self.sample_size,
             // A search for victims costs much more than one for room.
-            Pools::Preempting => self.enough.map(|enough| enough.min(PREEMPTION_SAMPLE)),
+            PoolKind::Preempting => self.sample_size.map(|enough| enough.min(PREEMPTION_SAMPLE)),
         };
         let found = match self.options.classes && self.options.score_cache {
             true => {
-                let Searcher { memory, ranking, seed, stats, executor, .. } = self;
+                let Searcher { cache, ranking, seed, stats, executor, .. } = self;
                 let (ranking, seed, executor) = (*ranking, *seed, *executor);
-                let mut search = Search { memory, ranking, seed, enough, stats, executor };
-                search.best(board, judge, &mut pool, class).map(|(m, _)| m)
+                let mut search = Search { cache, ranking, seed, sample_size, stats, executor };
+                search.best(snapshot, scorer, &mut pool, class).map(|(m, _)| m)
             }
-            false => self.scan(board, judge, &mut pool, task, enough),
+            false => self.scan(snapshot, scorer, &mut pool, task, sample_size),
         };
-        *self.pool(pools, class) = pool;
+        *self.pool(pool_kind, class) = pool;
         found
     }
 
     /// Without cached scores a class still remembers that it fitted nowhere and nothing changed.
     fn scan(
         &mut self,
-        board: &Board,
-        judge: &impl Judge,
-        pool: &mut Pool,
+        snapshot: &ClusterSnapshot,
+        scorer: &impl MachineScorer,
+        pool: &mut CandidatePool,
         task: TaskId,
-        enough: Option<usize>,
+        sample_size: Option<usize>,
     ) -> Option<usize> {
         let known_full = self.options.classes
             && pool.complete
-            && pool.seen == board.log.end()
-            && pool.loosened == judge.loosened(board);
+            && pool.synced_to == snapshot.change_log.end()
+            && pool.improvement_counters == scorer.improvement_counters(snapshot);
         if known_full {
             return None;
         }
         self.stats.scans += 1;
-        let found = match enough {
-            None => scan::whole(board, judge),
-            Some(enough) => {
-                let order = &self.memory.order;
+        let found = match sample_size {
+            None => scan::best_of_all(snapshot, scorer),
+            Some(sample_size) => {
+                let order = &self.cache.random_order;
                 let start = random::below(self.seed, u64::from(task.0), order.len());
-                scan::sample(board, judge, order, start, enough)
+                scan::best_of_sample(snapshot, scorer, order, start, sample_size)
             }
         };
         pool.complete = found.is_none();
-        pool.seen = board.log.end();
-        pool.loosened = judge.loosened(board);
+        pool.synced_to = snapshot.change_log.end();
+        pool.improvement_counters = scorer.improvement_counters(snapshot);
         found
     }
 }
 
 /// Jobs whose pending tasks were tried, for reports.
-impl Outcome {
+impl PassOutcome {
     /// Pending tasks per class, in the order of classes.
     #[must_use]
     pub fn pending_by_class(&self) -> BTreeMap<ClassId, Vec<TaskId>> {
@@ -485,8 +501,8 @@ impl Outcome {
 
     /// Jobs with pending tasks, sorted.
     #[must_use]
-    pub fn pending_jobs(&self, board: &Board) -> Vec<JobId> {
-        let jobs = self.pending.iter().filter_map(|p| Some(board.identity_of(p.task)?.0));
+    pub fn pending_jobs(&self, snapshot: &ClusterSnapshot) -> Vec<JobId> {
+        let jobs = self.pending.iter().filter_map(|p| Some(snapshot.identity_of(p.task)?.0));
         let mut jobs: Vec<JobId> = jobs.collect();
         jobs.sort_unstable();
         jobs.dedup();

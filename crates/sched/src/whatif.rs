@@ -6,30 +6,30 @@
 //! classes, cached scores and log entries behind, and with sampling on those would sway later
 //! passes; a copy leaves no trace and costs less than the pass.
 
-mod displaced;
-mod imagined;
+mod hypothetical;
+mod reschedule;
 
-use crate::board::Board;
 use crate::class::ClassId;
+use crate::cluster_snapshot::ClusterSnapshot;
 use crate::executor::Executor;
-use crate::explain::names::{self, MachineRef, Names, TaskRef};
+use crate::explain::names::{self, MachineRef, NameResolver, TaskRef};
 use crate::explain::{Explainer, Explanation};
 use crate::solve::options::Options;
-use crate::solve::{Outcome, Solver};
+use crate::solve::{PassOutcome, Solver};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::priority::Priority;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Time;
-use imagined::Stage;
+use hypothetical::HypotheticalJob;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Whose tasks are imagined.
 #[derive(Clone, Copy, Debug)]
-pub enum Whose<'a> {
+pub enum WhatifJob<'a> {
     /// Those of a job that is not on the board. `alloc_set` is the job that `spec.alloc_set` names.
     New { user: UserId, spec: &'a JobSpec, alloc_set: Option<JobId> },
     /// More of a job that is; its spread limits count the tasks it has.
@@ -44,36 +44,36 @@ pub struct WhatifOptions {
     /// What each task is charged by reservation once placed; `None`: its limits, as for a task
     /// nobody has seen running.
     pub reservation: Option<Resources>,
-    /// Most tasks [`fits`] tries.
-    pub max: u32,
+    /// Most tasks [`count_fits`] tries.
+    pub max_tasks: u32,
     /// Most machines listed in an answer.
-    pub listed: usize,
+    pub max_listed: usize,
 }
 
 impl Default for WhatifOptions {
     fn default() -> Self {
         let solver = Options { preemption: false, ..Options::default() };
-        WhatifOptions { solver, seed: 0, reservation: None, max: 1_000_000, listed: 20 }
+        WhatifOptions { solver, seed: 0, reservation: None, max_tasks: 1_000_000, max_listed: 20 }
     }
 }
 
 /// Tasks of the job on one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct OnMachine {
+pub struct MachineTasks {
     pub machine: MachineRef,
     pub tasks: u32,
 }
 
 /// How many more tasks of a job fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fits {
+pub struct FitCount {
     pub count: u32,
     /// The count stopped at the most that was to be tried; more may fit.
     pub reached_max: bool,
     /// Machines they would be on.
     pub machines: u32,
     /// The machines with most of them.
-    pub placements: Vec<OnMachine>,
+    pub placements: Vec<MachineTasks>,
     /// Tasks of others that would be evicted.
     pub evicted: u32,
     /// Why the next one does not fit.
@@ -111,7 +111,7 @@ pub struct Whatif {
     pub pending: u32,
     pub machines: u32,
     /// The machines with most of its tasks.
-    pub placements: Vec<OnMachine>,
+    pub placements: Vec<MachineTasks>,
     /// Everybody who would have to go for it, lowest priority first.
     pub victims: Vec<Evicted>,
     /// Everybody who would have to go next, for the victims to find another place.
@@ -126,38 +126,38 @@ pub struct Whatif {
 /// matter here. The board is not changed.
 ///
 /// # Errors
-/// [`Refusal::BadField`] for a spec no cell would admit, [`Refusal::NoSuchRow`] for a job that is
+/// [`Rejection::BadField`] for a spec no cell would admit, [`Rejection::NoSuchRow`] for a job that is
 /// not on the board.
-pub fn fits(
-    board: &Board,
-    whose: Whose<'_>,
-    names: &dyn Names,
+pub fn count_fits(
+    snapshot: &ClusterSnapshot,
+    job: WhatifJob<'_>,
+    names: &dyn NameResolver,
     executor: &dyn Executor,
     options: &WhatifOptions,
-) -> Result<Fits, Refusal> {
-    let mut stage = Stage::alike(board, whose)?;
+) -> Result<FitCount, Rejection> {
+    let mut hypothetical = HypotheticalJob::with_plain_tasks(snapshot, job)?;
     let solver = Solver::new(options.solver);
     let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
     let (mut count, mut evicted, mut stopped) = (0, 0, None);
     // Growing steps: a job that hardly fits should not pay for a million imagined tasks.
     let mut step = 256;
-    while count < options.max && stopped.is_none() {
-        let tasks = step.min(options.max - count);
-        stage.wait(tasks, options.reservation);
-        let outcome = solver.pass(&mut stage.board, Time::ZERO, options.seed);
+    while count < options.max_tasks && stopped.is_none() {
+        let tasks = step.min(options.max_tasks - count);
+        hypothetical.add_pending(tasks, options.reservation);
+        let outcome = solver.pass(&mut hypothetical.snapshot, Time::ZERO, options.seed);
         count += outcome.placed as u32;
         evicted += outcome.preempted as u32;
         count_machines(&outcome, &mut on);
         stopped = outcome.pending.first().map(|pending| pending.class);
         step = step.saturating_mul(2);
     }
-    Ok(Fits {
+    Ok(FitCount {
         count,
         reached_max: stopped.is_none(),
         machines: on.len() as u32,
-        placements: placements(&on, options.listed, names),
+        placements: placements(&on, options.max_listed, names),
         evicted,
-        stopped_by: stopped.map(|class| why(&stage, class, names, executor)),
+        stopped_by: stopped.map(|class| explain_class(&hypothetical, class, names, executor)),
     })
 }
 
@@ -165,74 +165,91 @@ pub fn fits(
 /// The board is not changed.
 ///
 /// # Errors
-/// As [`fits`].
-pub fn add(
-    board: &Board,
+/// As [`count_fits`].
+pub fn simulate_job(
+    snapshot: &ClusterSnapshot,
     user: UserId,
     spec: &JobSpec,
     alloc_set: Option<JobId>,
-    names: &dyn Names,
+    names: &dyn NameResolver,
     executor: &dyn Executor,
     options: &WhatifOptions,
-) -> Result<Whatif, Refusal> {
-    let mut stage = Stage::whole(board, Whose::New { user, spec, alloc_set })?;
-    stage.wait(spec.count, options.reservation);
+) -> Result<Whatif, Rejection> {
+    let mut hypothetical =
+        HypotheticalJob::with_spec(snapshot, WhatifJob::New { user, spec, alloc_set })?;
+    hypothetical.add_pending(spec.count, options.reservation);
     let solver = Solver::new(options.solver);
-    let outcome = solver.pass(&mut stage.board, Time::ZERO, options.seed);
+    let outcome = solver.pass(&mut hypothetical.snapshot, Time::ZERO, options.seed);
     let mut on: BTreeMap<MachineId, u32> = BTreeMap::new();
     count_machines(&outcome, &mut on);
     let first = outcome.pending.first().map(|pending| pending.class);
-    let mut explanation = first.map(|class| why(&stage, class, names, executor));
+    let mut explanation = first.map(|class| explain_class(&hypothetical, class, names, executor));
     if let Some(explanation) = explanation.as_mut().filter(|_| spec.gang) {
         explanation.gang = Some(outcome.pending.len() as u32);
     }
-    let first = displaced::evicted(board, &outcome);
-    let next = displaced::settle(board, &mut stage.board, &first, &solver, options.seed);
-    let victims = describe(board, &stage, &first, names);
-    let evicted_in_turn = describe(board, &stage, &next, names);
+    let first = reschedule::evicted_tasks(snapshot, &outcome);
+    let next =
+        reschedule::reschedule(snapshot, &mut hypothetical.snapshot, &first, &solver, options.seed);
+    let victims = describe_evicted(snapshot, &hypothetical, &first, names);
+    let evicted_in_turn = describe_evicted(snapshot, &hypothetical, &next, names);
     Ok(Whatif {
         placed: outcome.placed as u32,
         pending: outcome.pending.len() as u32,
         machines: on.len() as u32,
-        placements: placements(&on, options.listed, names),
-        by_job: by_job(victims.iter().chain(&evicted_in_turn)),
+        placements: placements(&on, options.max_listed, names),
+        by_job: losses_by_job(victims.iter().chain(&evicted_in_turn)),
         victims,
         evicted_in_turn,
         explanation,
     })
 }
 
-fn count_machines(outcome: &Outcome, on: &mut BTreeMap<MachineId, u32>) {
+fn count_machines(outcome: &PassOutcome, on: &mut BTreeMap<MachineId, u32>) {
     for assignment in outcome.plan.groups.iter().flat_map(|group| &group.assignments) {
         *on.entry(assignment.machine).or_insert(0) += 1;
     }
 }
 
-fn placements(on: &BTreeMap<MachineId, u32>, listed: usize, names: &dyn Names) -> Vec<OnMachine> {
-    let mut most: Vec<(MachineId, u32)> = on.iter().map(|(m, n)| (*m, *n)).collect();
-    most.sort_unstable_by_key(|(machine, tasks)| (Reverse(*tasks), *machine));
-    let shown = most.into_iter().take(listed);
-    shown.map(|(m, tasks)| OnMachine { machine: names::machine(names, m), tasks }).collect()
+fn placements(
+    on: &BTreeMap<MachineId, u32>,
+    listed: usize,
+    names: &dyn NameResolver,
+) -> Vec<MachineTasks> {
+    let mut by_count: Vec<(MachineId, u32)> = on.iter().map(|(m, n)| (*m, *n)).collect();
+    by_count.sort_unstable_by_key(|(machine, tasks)| (Reverse(*tasks), *machine));
+    let top = by_count.into_iter().take(listed);
+    top.map(|(m, tasks)| MachineTasks { machine: names::machine_ref(names, m), tasks }).collect()
 }
 
-fn why(stage: &Stage, class: ClassId, names: &dyn Names, executor: &dyn Executor) -> Explanation {
-    let names = stage.names(names);
-    Explainer::new(&stage.board, &names, executor).class(class)
+fn explain_class(
+    hypothetical: &HypotheticalJob,
+    class: ClassId,
+    names: &dyn NameResolver,
+    executor: &dyn Executor,
+) -> Explanation {
+    let names = hypothetical.names(names);
+    Explainer::new(&hypothetical.snapshot, &names, executor).class(class)
 }
 
 /// `before` is the board before the pass, where they were; the stage says where they are now.
-fn describe(before: &Board, stage: &Stage, tasks: &[TaskId], names: &dyn Names) -> Vec<Evicted> {
-    let machine_on =
-        |board: &Board, task: TaskId| Some(names::machine(names, board.place_of(task)?.machine()?));
+fn describe_evicted(
+    before: &ClusterSnapshot,
+    hypothetical: &HypotheticalJob,
+    tasks: &[TaskId],
+    names: &dyn NameResolver,
+) -> Vec<Evicted> {
+    let machine_on = |snapshot: &ClusterSnapshot, task: TaskId| {
+        Some(names::machine_ref(names, snapshot.placement_of(task)?.machine()?))
+    };
     let evicted = |task: &TaskId| {
         let (job, index) = before.identity_of(*task)?;
         Some(Evicted {
-            task: names::task(names, *task),
+            task: names::task_ref(names, *task),
             job,
             index,
             priority: before.priority_of(*task)?,
             machine: machine_on(before, *task)?,
-            lands_on: machine_on(&stage.board, *task),
+            lands_on: machine_on(&hypothetical.snapshot, *task),
         })
     };
     let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();
@@ -240,7 +257,7 @@ fn describe(before: &Board, stage: &Stage, tasks: &[TaskId], names: &dyn Names) 
     evicted
 }
 
-pub(crate) fn by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> Vec<JobLoss> {
+pub(crate) fn losses_by_job<'a>(evicted: impl Iterator<Item = &'a Evicted>) -> Vec<JobLoss> {
     let mut losses: BTreeMap<JobId, JobLoss> = BTreeMap::new();
     for victim in evicted {
         let name = &victim.task.name;

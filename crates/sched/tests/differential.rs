@@ -4,22 +4,22 @@
 mod support;
 
 use cellwright_cell::time::Time;
-use cellwright_sched::queue::Order;
-use cellwright_sched::score::packing::Model;
-use cellwright_sched::{Options, Outcome, Solver};
+use cellwright_sched::queue::QueueOrder;
+use cellwright_sched::score::packing::PackingModel;
+use cellwright_sched::{Options, PassOutcome, Solver};
 use proptest::prelude::*;
 use support::World;
 
-fn pass(world: &mut World, options: Options, seed: u64) -> Outcome {
-    let mut outcome = Solver::new(options).pass(&mut world.board, Time(world.now), seed);
+fn pass(world: &mut World, options: Options, seed: u64) -> PassOutcome {
+    let mut outcome = Solver::new(options).pass(&mut world.snapshot, Time(world.now), seed);
     outcome.stats = Default::default();
     outcome
 }
 
 /// The same pass on a copy of the board.
-fn pass_aside(world: &World, options: Options, seed: u64) -> Outcome {
-    let mut board = world.board.clone();
-    let mut outcome = Solver::new(options).pass(&mut board, Time(world.now), seed);
+fn pass_aside(world: &World, options: Options, seed: u64) -> PassOutcome {
+    let mut snapshot = world.snapshot.clone();
+    let mut outcome = Solver::new(options).pass(&mut snapshot, Time(world.now), seed);
     outcome.stats = Default::default();
     outcome
 }
@@ -28,14 +28,14 @@ fn exact_is_reference(
     seed: u64,
     machines: u32,
     steps: usize,
-    model: Model,
-    order: Order,
+    model: PackingModel,
+    order: QueueOrder,
 ) -> Result<(), TestCaseError> {
     let mut world = World::new(seed, machines);
     let options = Options { model, order, ..Options::exact() };
     for step in 0..steps {
         world.step();
-        if !world.draw.one_in(3) {
+        if !world.rng.one_in(3) {
             continue;
         }
         let reference = Options { model, order, ..Options::reference() };
@@ -67,8 +67,8 @@ proptest! {
         seed in any::<u64>(),
         machines in prop_oneof![1u32..8, 1u32..40],
         steps in 5usize..50,
-        model in prop_oneof![Just(Model::Hybrid), Just(Model::BestFit), Just(Model::WorstFit)],
-        order in prop_oneof![3 => Just(Order::Fair), 1 => Just(Order::Arrival)],
+        model in prop_oneof![Just(PackingModel::Hybrid), Just(PackingModel::BestFit), Just(PackingModel::WorstFit)],
+        order in prop_oneof![3 => Just(QueueOrder::Fair), 1 => Just(QueueOrder::Arrival)],
     ) {
         exact_is_reference(seed, machines, steps, model, order)?;
     }
@@ -82,7 +82,7 @@ fn random_cells_reach_every_kind_of_decision() {
         let mut world = World::new(seed, 2 + seed as u32 % 12);
         for _ in 0..60 {
             world.step();
-            if !world.draw.one_in(3) {
+            if !world.rng.one_in(3) {
                 continue;
             }
             let outcome = pass(&mut world, Options::exact(), seed);

@@ -9,7 +9,9 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
 use cellwright_sched::Options;
-use cellwright_sched::eta::{Basis, MOST_WORK, NoStart, Question, Start, estimate};
+use cellwright_sched::eta::{
+    EstimateBasis, EstimateQuery, MAX_WORK, NoEstimate, StartEstimate, estimate,
+};
 use support::World;
 use support::specs;
 
@@ -23,11 +25,11 @@ fn ada() -> Name {
 fn cell(machines: u32) -> World {
     let mut world = World::new(1, 0);
     for number in 0..machines {
-        let mut machine = specs::machine(&mut world.draw, &format!("m{}", number + 1));
+        let mut machine = specs::machine(&mut world.rng, &format!("m{}", number + 1));
         machine.capacity = Resources::new(1000, 1000, 1 << 40, 1 << 40);
         machine.attributes.clear();
-        world.must(Command::AddMachine(machine));
-        world.must(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+        world.apply_ok(Command::AddMachine(machine));
+        world.apply_ok(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
     }
     world
 }
@@ -37,16 +39,16 @@ fn submit(world: &mut World, name: &str, size: u64, max_run: Option<u64>) -> Tas
     let mut spec = specs::plain(name, 1, 100, Resources::new(size, size, 0, 0));
     spec.task.max_run = max_run.map(Span);
     spec.restart.max_failures = Some(0);
-    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
     let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
     world.state.jobs().get(job).unwrap().tasks[0]
 }
 
-fn report(world: &mut World, task: TaskId, what: Observed) {
+fn report(world: &mut World, task: TaskId, observed: Observed) {
     let row = world.state.tasks().get(task).unwrap();
     let (machine, attempt) = (row.machine().unwrap(), row.attempt);
-    let reports = vec![TaskReport { task, attempt, what }];
-    world.must(Command::TaskReports { machine, incarnation: 1, reports });
+    let reports = vec![TaskReport { task, attempt, what: observed }];
+    world.apply_ok(Command::TaskReports { machine, incarnation: 1, reports });
 }
 
 /// The same, placed and started at `at`.
@@ -58,40 +60,49 @@ fn run(world: &mut World, at: u64, name: &str, size: u64, max_run: Option<u64>) 
     task
 }
 
-fn eta(world: &World, task: TaskId, now: u64) -> Result<Start, NoStart> {
-    eta_within(world, task, now, MOST_WORK)
+fn eta(world: &World, task: TaskId, now: u64) -> Result<StartEstimate, NoEstimate> {
+    eta_within(world, task, now, MAX_WORK)
 }
 
-fn eta_within(world: &World, task: TaskId, now: u64, most_work: usize) -> Result<Start, NoStart> {
-    let question = Question { task, now: Time(now), fits_now: true, most_work };
-    estimate(&world.state, &world.board, question, Options::exact(), SEED)
+fn eta_within(
+    world: &World,
+    task: TaskId,
+    now: u64,
+    max_work: usize,
+) -> Result<StartEstimate, NoEstimate> {
+    let query = EstimateQuery { task, now: Time(now), fits_now: true, max_work };
+    estimate(&world.state, &world.snapshot, query, Options::exact(), SEED)
 }
 
-/// `stays` for ever and `short` until 61,000 share the only machine.
+/// `stays` for ever and `short_run` until 61,000 share the only machine.
 fn full() -> (World, TaskId) {
     let mut world = cell(1);
     run(&mut world, 500, "stays", 500, None);
-    let short = run(&mut world, 1000, "short", 500, Some(60_000));
+    let short_run = run(&mut world, 1000, "short", 500, Some(60_000));
     world.now = 2000;
-    (world, short)
+    (world, short_run)
 }
 
 #[test]
 fn a_task_starts_when_the_one_that_frees_its_room_has_to_end() {
-    let (mut world, short) = full();
+    let (mut world, short_run) = full();
     let waits = submit(&mut world, "waits", 500, None);
     world.schedule(Options::exact(), SEED);
     let hash = world.state.clone().hash();
-    let want =
-        Start { at: Time(61_000), basis: Basis::Ends, machine: MachineId(0), after: vec![short] };
+    let want = StartEstimate {
+        at: Time(61_000),
+        basis: EstimateBasis::Ends,
+        machine: MachineId(0),
+        freed_by: vec![short_run],
+    };
     assert_eq!(eta(&world, waits, 5000), Ok(want.clone()));
     assert_eq!(world.state.clone().hash(), hash);
     // An end that is overdue is now.
     let late = eta(&world, waits, 70_000);
-    assert_eq!(late, Ok(Start { at: Time(70_000), ..want }));
+    assert_eq!(late, Ok(StartEstimate { at: Time(70_000), ..want }));
     // And so it comes to pass.
     world.now = 61_000;
-    report(&mut world, short, Observed::Failed(ExitClass::TimedOut));
+    report(&mut world, short_run, Observed::Failed(ExitClass::TimedOut));
     world.schedule(Options::exact(), SEED);
     assert_eq!(world.state.tasks().get(waits).unwrap().state, TaskState::Assigned);
 }
@@ -107,7 +118,7 @@ fn who_stands_before_it_goes_first_and_may_end_in_turn() {
     assert_eq!(at(first), Ok(Time(61_000)));
     assert_eq!(at(second), Ok(Time(71_000)));
     // The second one never ends.
-    assert_eq!(at(third), Err(NoStart::NotEvenThen { until: Time(71_000) }));
+    assert_eq!(at(third), Err(NoEstimate::NoRoomUntil { until: Time(71_000) }));
 }
 
 #[test]
@@ -122,8 +133,8 @@ fn room_on_two_machines_is_no_room_for_one_task() {
     world.schedule(Options::exact(), SEED);
     // Only the machine of `c` becomes free, whichever of the two others shares it.
     let found = eta(&world, waits, 2000).unwrap();
-    assert_eq!((found.at, found.basis), (Time(91_000), Basis::Ends));
-    assert_eq!(found.after.len(), 2, "{found:?}");
+    assert_eq!((found.at, found.basis), (Time(91_000), EstimateBasis::Ends));
+    assert_eq!(found.freed_by.len(), 2, "{found:?}");
 }
 
 #[test]
@@ -132,11 +143,11 @@ fn nothing_is_said_when_nothing_is_known() {
     run(&mut world, 1000, "stays", 1000, None);
     let waits = submit(&mut world, "waits", 500, None);
     world.schedule(Options::exact(), SEED);
-    assert_eq!(eta(&world, waits, 5000), Err(NoStart::NothingEnds));
-    let (state, board) = (&world.state, &world.board);
-    let question = Question { task: waits, now: Time(5000), fits_now: false, most_work: MOST_WORK };
-    let quick = estimate(state, board, question, Options::exact(), SEED);
-    assert_eq!(quick, Err(NoStart::NothingEnds));
+    assert_eq!(eta(&world, waits, 5000), Err(NoEstimate::NoKnownEnd));
+    let (state, snapshot) = (&world.state, &world.snapshot);
+    let query = EstimateQuery { task: waits, now: Time(5000), fits_now: false, max_work: MAX_WORK };
+    let quick = estimate(state, snapshot, query, Options::exact(), SEED);
+    assert_eq!(quick, Err(NoEstimate::NoKnownEnd));
 }
 
 #[test]
@@ -144,10 +155,10 @@ fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
     let mut world = cell(1);
     let waits = submit(&mut world, "waits", 500, None);
     let now = eta(&world, waits, 3000).unwrap();
-    assert_eq!((now.at, now.basis), (Time(3000), Basis::Now));
+    assert_eq!((now.at, now.basis), (Time(3000), EstimateBasis::Now));
     let mut spec = specs::plain("fails", 1, 100, Resources::new(100, 100, 0, 0));
     spec.restart.backoff = Span(3000);
-    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
     let job = world.state.job_named(&JobKey { user: ada(), job: spec.name }).unwrap();
     let fails = world.state.jobs().get(job).unwrap().tasks[0];
     world.schedule(Options::exact(), SEED);
@@ -155,7 +166,7 @@ fn what_has_room_starts_with_the_next_pass_or_after_its_back_off() {
     world.now = 4000;
     report(&mut world, fails, Observed::Failed(ExitClass::Code(1)));
     let later = eta(&world, fails, 5000).unwrap();
-    assert_eq!((later.at, later.basis), (Time(7000), Basis::NotBefore));
+    assert_eq!((later.at, later.basis), (Time(7000), EstimateBasis::NotBefore));
 }
 
 #[test]
@@ -165,7 +176,7 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
     spec.task.max_run = Some(Span(10_000));
     spec.restart.backoff = Span(3000);
     world.now = 1000;
-    world.must(Command::SetQuota {
+    world.apply_ok(Command::SetQuota {
         user: ada(),
         band: cellwright_cell::priority::Band::Production,
         quota: Some(cellwright_cell::quota::Quota {
@@ -175,7 +186,7 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
         }),
         expect: None,
     });
-    world.must(Command::SubmitJob { owner: ada(), spec: spec.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: spec.clone() });
     world.schedule(Options::exact(), SEED);
     let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
     report(&mut world, running, Observed::Started);
@@ -190,7 +201,7 @@ fn one_that_ran_too_long_comes_back_as_its_job_says() {
     // Whenever the stronger one fails, the first is before it. The 256th and last look is at the
     // 128th of its ends, 13,000 apart, and not at what comes after.
     let until = Time(11_000 + 127 * 13_000);
-    assert_eq!(eta(&world, second, 2000), Err(NoStart::TooFar { until }));
+    assert_eq!(eta(&world, second, 2000), Err(NoEstimate::HorizonReached { until }));
 }
 
 #[test]
@@ -202,9 +213,9 @@ fn the_work_is_bounded_and_what_was_not_looked_at_is_not_named() {
     world.now = 2000;
     let waits = submit(&mut world, "waits", 1000, None);
     world.schedule(Options::exact(), SEED);
-    let at = |most_work| eta_within(&world, waits, 2000, most_work).map(|start| start.at);
-    assert_eq!(at(MOST_WORK), Ok(Time(51_000)));
-    let until = |until| Err(NoStart::TooFar { until: Time(until) });
+    let at = |max_work| eta_within(&world, waits, 2000, max_work).map(|start| start.at);
+    assert_eq!(at(MAX_WORK), Ok(Time(51_000)));
+    let until = |until| Err(NoEstimate::HorizonReached { until: Time(until) });
     // A look is 1, and so is an end; before one there must be enough for the look after it.
     assert_eq!(at(6), until(21_000));
     assert_eq!(at(4), until(11_000));
@@ -215,19 +226,19 @@ fn the_work_is_bounded_and_what_was_not_looked_at_is_not_named() {
 fn a_long_queue_is_looked_at_less_often() {
     // And what ends comes back, so that what is known to happen never runs out.
     let mut world = cell(1);
-    let mut again = specs::plain("again", 1, 100, Resources::new(1000, 1000, 0, 0));
-    again.task.max_run = Some(Span(10_000));
-    again.restart.backoff = Span(3000);
-    world.must(Command::SubmitJob { owner: ada(), spec: again });
+    let mut rerun = specs::plain("again", 1, 100, Resources::new(1000, 1000, 0, 0));
+    rerun.task.max_run = Some(Span(10_000));
+    rerun.restart.backoff = Span(3000);
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: rerun });
     world.now = 1000;
     world.schedule(Options::exact(), SEED);
     let running = world.tasks_in(|state| state == TaskState::Assigned)[0];
     report(&mut world, running, Observed::Started);
     let many = specs::plain("many", 2000, 90, Resources::new(2000, 2000, 0, 0));
-    world.must(Command::SubmitJob { owner: ada(), spec: many.clone() });
+    world.apply_ok(Command::SubmitJob { owner: ada(), spec: many.clone() });
     let job = world.state.job_named(&JobKey { user: ada(), job: many.name }).unwrap();
     let waits = world.state.jobs().get(job).unwrap().tasks[0];
     // Passes are at 1000, at each end and at the end of each back-off: six cost 12,030.
     let none = eta_within(&world, waits, 1000, 12_500);
-    assert_eq!(none, Err(NoStart::TooFar { until: Time(37_000) }));
+    assert_eq!(none, Err(NoEstimate::HorizonReached { until: Time(37_000) }));
 }

@@ -10,20 +10,20 @@ use cellwright_cell::command::{Command, Entry, Request};
 use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::machine::MachineStatus;
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::task::Task;
 use cellwright_cell::time::Time;
 use cellwright_sched::executor::{Executor, Sequential};
-use cellwright_sched::explain::names::BoardNames;
-use cellwright_sched::explain::standing::Standings;
-use cellwright_sched::explain::units::Natural;
+use cellwright_sched::explain::names::SnapshotNames;
+use cellwright_sched::explain::queue_position::QueuePositions;
+use cellwright_sched::explain::units::StandardUnits;
 use cellwright_sched::explain::{
     Change, Counterfactual, Explainer, Explanation, FITS, Obstacle, text,
 };
-use cellwright_sched::feasible::{self, Spot};
-use cellwright_sched::queue::Order;
+use cellwright_sched::feasible::{self, PlacementTarget};
+use cellwright_sched::queue::QueueOrder;
 use cellwright_sched::{ClassId, Options};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,13 +53,13 @@ impl Executor for Threads {
 
 /// A task and its spec as they would be after a change.
 #[derive(Clone)]
-struct Asking {
+struct HypotheticalTask {
     task: Task,
     spec: JobSpec,
 }
 
-impl Asking {
-    fn lower(&self, dimension: Dimension, value: u64) -> Asking {
+impl HypotheticalTask {
+    fn lower(&self, dimension: Dimension, value: u64) -> HypotheticalTask {
         let mut changed = self.clone();
         let index = changed.task.index;
         let mut limits = changed.spec.limits_of(index);
@@ -70,7 +70,7 @@ impl Asking {
         changed
     }
 
-    fn with(&self, change: impl FnOnce(&mut JobSpec)) -> Asking {
+    fn with(&self, change: impl FnOnce(&mut JobSpec)) -> HypotheticalTask {
         let mut changed = self.clone();
         change(&mut changed.spec);
         changed
@@ -78,37 +78,49 @@ impl Asking {
 }
 
 /// Places on a machine: allocs of the task's set, or the machine.
-fn places(world: &World, task: TaskId, machine: MachineId) -> Vec<Option<TaskId>> {
-    let class = world.board.class(world.board.class_of(task).unwrap());
-    feasible::spots(&world.board, class, machine).into_iter().map(|spot| spot.alloc).collect()
+fn targets(world: &World, task: TaskId, machine: MachineId) -> Vec<Option<TaskId>> {
+    let class = world.snapshot.class(world.snapshot.class_of(task).unwrap());
+    feasible::targets_on(&world.snapshot, class, machine)
+        .into_iter()
+        .map(|target| target.alloc)
+        .collect()
 }
 
-fn fits_at(state: &State, asking: &Asking, machine: MachineId, alloc: Option<TaskId>) -> bool {
-    let candidate = Candidate { task: &asking.task, spec: &asking.spec };
-    fit::misfit(state, &candidate, machine, alloc).is_none()
+fn fits_at(
+    state: &State,
+    task: &HypotheticalTask,
+    machine: MachineId,
+    alloc: Option<TaskId>,
+) -> bool {
+    let candidate = Candidate { task: &task.task, spec: &task.spec };
+    fit::infeasible_reason(state, &candidate, machine, alloc).is_none()
 }
 
 /// Machines on which the task would fit, in order.
-fn fitting(world: &World, state: &State, id: TaskId, asking: &Asking) -> Vec<MachineId> {
+fn fitting(world: &World, state: &State, id: TaskId, task: &HypotheticalTask) -> Vec<MachineId> {
     let machines = state.machines().iter().map(|(machine, _)| machine);
     machines
-        .filter(|m| places(world, id, *m).iter().any(|alloc| fits_at(state, asking, *m, *alloc)))
+        .filter(|m| targets(world, id, *m).iter().any(|alloc| fits_at(state, task, *m, *alloc)))
         .collect()
 }
 
 /// Counts per code as the definition gives them; of several allocs the one that comes furthest.
-fn counts_by_definition(world: &World, id: TaskId, asking: &Asking) -> BTreeMap<String, u32> {
+fn counts_by_definition(
+    world: &World,
+    id: TaskId,
+    task: &HypotheticalTask,
+) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
-    let candidate = Candidate { task: &asking.task, spec: &asking.spec };
+    let candidate = Candidate { task: &task.task, spec: &task.spec };
     for (machine, _) in world.state.machines().iter() {
-        let misfits = places(world, id, machine);
-        let mut misfits: Vec<Option<Misfit>> = misfits
+        let infeasible_reasons = targets(world, id, machine);
+        let mut infeasible_reasons: Vec<Option<InfeasibleReason>> = infeasible_reasons
             .into_iter()
-            .map(|alloc| fit::misfit(&world.state, &candidate, machine, alloc))
+            .map(|alloc| fit::infeasible_reason(&world.state, &candidate, machine, alloc))
             .collect();
-        misfits.sort();
-        let fits = misfits.contains(&None);
-        let furthest = misfits.last().unwrap().as_ref();
+        infeasible_reasons.sort();
+        let fits = infeasible_reasons.contains(&None);
+        let furthest = infeasible_reasons.last().unwrap().as_ref();
         let code = if fits { FITS } else { furthest.unwrap().code() };
         *counts.entry(code.to_owned()).or_insert(0) += 1;
     }
@@ -124,12 +136,12 @@ fn counts(explanation: &Explanation) -> BTreeMap<String, u32> {
 }
 
 /// The state with every drain ended and, if asked, every machine up.
-fn mended(state: &State, up: bool) -> State {
+fn restored(state: &State, up: bool) -> State {
     let mut state = state.clone();
     let rows: Vec<_> = state.machines().iter().map(|(id, row)| (id, row.clone())).collect();
     let mut requests = Vec::new();
     for (machine, row) in rows {
-        let mut ask = |command| requests.push(Request::sent(command, &state));
+        let mut ask = |command| requests.push(Request::from_default_sender(command, &state));
         if row.draining {
             ask(Command::StopDrain { name: row.spec.name.clone(), expect: None });
         }
@@ -142,22 +154,25 @@ fn mended(state: &State, up: bool) -> State {
 }
 
 /// What the request becomes with the change, and with one unit less of it.
-fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
+fn changed(
+    task: &HypotheticalTask,
+    change: &Change,
+) -> (HypotheticalTask, Option<HypotheticalTask>) {
     match change {
         Change::Resource { dimension, at_most, .. } => {
-            (asking.lower(*dimension, *at_most), Some(asking.lower(*dimension, at_most + 1)))
+            (task.lower(*dimension, *at_most), Some(task.lower(*dimension, at_most + 1)))
         }
         Change::TwoResources([a, b]) => {
-            let both = |x: u64, y: u64| asking.lower(a.dimension, x).lower(b.dimension, y);
+            let both = |x: u64, y: u64| task.lower(a.dimension, x).lower(b.dimension, y);
             (both(a.at_most, b.at_most), None)
         }
         Change::Ports { at_most, .. } => {
-            let with = |n: u64| asking.with(|spec| spec.task.ports = n as u8);
+            let with = |n: u64| task.with(|spec| spec.task.ports = n as u8);
             (with(*at_most), Some(with(at_most + 1)))
         }
         Change::Named { name, at_most, .. } => {
             let with = |n: u64| {
-                asking.with(|spec| {
+                task.with(|spec| {
                     spec.task.named.retain_mut(|ask| {
                         let this = ask.name == *name;
                         ask.amount = if this { n } else { ask.amount };
@@ -169,7 +184,7 @@ fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
         }
         Change::DeviceCount { position, at_most, .. } => {
             let with = |n: u64| {
-                asking.with(|spec| match n {
+                task.with(|spec| match n {
                     0 => drop(spec.task.devices.remove(*position as usize)),
                     _ => spec.task.devices[*position as usize].count = n as u8,
                 })
@@ -178,12 +193,12 @@ fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
         }
         Change::DeviceShares { position, at_most, .. } => {
             let at = *position as usize;
-            let with = |n: u64| asking.with(|spec| spec.task.devices[at].milli = n as u16);
+            let with = |n: u64| task.with(|spec| spec.task.devices[at].milli = n as u16);
             (with(*at_most), Some(with(at_most + 1)))
         }
         Change::Spread { domain, at_least, .. } => {
             let with = |n: u64| {
-                asking.with(|spec| {
+                task.with(|spec| {
                     for s in spec.spread.iter_mut().filter(|s| s.domain == *domain) {
                         s.limit = n as u32;
                     }
@@ -192,18 +207,18 @@ fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
             (with(*at_least), Some(with(at_least - 1)))
         }
         Change::DropConstraint { position, .. } => {
-            (asking.with(|spec| drop(spec.constraints.remove(*position as usize))), None)
+            (task.with(|spec| drop(spec.constraints.remove(*position as usize))), None)
         }
-        Change::DropVolume(loan) => {
+        Change::DropVolume(host_volume) => {
             let volumes = |spec: &mut JobSpec| {
-                spec.task.isolation.volumes.retain(|volume| volume.loan() != *loan);
+                spec.task.isolation.volumes.retain(|volume| volume.host_volume() != *host_volume);
             };
-            (asking.with(volumes), None)
+            (task.with(volumes), None)
         }
         Change::DropStaticPort { port } => {
-            (asking.with(|spec| spec.task.static_ports.retain(|p| p != port)), None)
+            (task.with(|spec| spec.task.static_ports.retain(|p| p != port)), None)
         }
-        Change::DrainEnded | Change::MachineBack => (asking.clone(), None),
+        Change::DrainEnded | Change::MachineBack => (task.clone(), None),
     }
 }
 
@@ -211,13 +226,13 @@ fn changed(asking: &Asking, change: &Change) -> (Asking, Option<Asking>) {
 fn check_change(
     world: &World,
     id: TaskId,
-    asking: &Asking,
+    task: &HypotheticalTask,
     found: &Counterfactual,
 ) -> Result<(), TestCaseError> {
-    let (with, one_more) = changed(asking, &found.change);
+    let (with, one_more) = changed(task, &found.change);
     let state = match found.change {
-        Change::DrainEnded => mended(&world.state, false),
-        Change::MachineBack => mended(&world.state, true),
+        Change::DrainEnded => restored(&world.state, false),
+        Change::MachineBack => restored(&world.state, true),
         _ => world.state.clone(),
     };
     let alloc = found.alloc.as_ref().map(|alloc| alloc.id);
@@ -231,7 +246,7 @@ fn check_change(
         Change::MachineBack => machines.into_iter().filter(down).collect(),
         // Raised just enough it fits on the first, dropped it fits on all that are counted.
         Change::Spread { domain, .. } => {
-            let none = asking.with(|spec| spec.spread.retain(|s| s.domain != domain));
+            let none = task.with(|spec| spec.spread.retain(|s| s.domain != domain));
             prop_assert_eq!(machines[0], found.machine.id);
             fitting(world, &state, id, &none)
         }
@@ -248,13 +263,13 @@ fn check_change(
 }
 
 /// Every single change that would help, by trying them all.
-fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
-    let helps = |asking: &Asking| !fitting(world, &world.state, id, asking).is_empty();
+fn changes_by_trial(world: &World, id: TaskId, asking: &HypotheticalTask) -> Vec<String> {
+    let helps = |asking: &HypotheticalTask| !fitting(world, &world.state, id, asking).is_empty();
     let mut found = Vec::new();
     let limits = asking.spec.limits_of(asking.task.index);
     for dimension in Dimension::ALL {
-        let asked = limits.get(dimension);
-        if let Some(v) = (0..asked).rev().find(|v| helps(&asking.lower(dimension, *v))) {
+        let requested = limits.get(dimension);
+        if let Some(v) = (0..requested).rev().find(|v| helps(&asking.lower(dimension, *v))) {
             found.push(format!("{dimension} {v}"));
         }
     }
@@ -268,8 +283,8 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
                 _ => spec.task.named[at].amount = n,
             })
         };
-        let most = (0..ask.amount.max(1)).rev().find(|n| helps(&with(*n)));
-        found.extend(most.map(|n| format!("{} {n}", ask.name)));
+        let largest = (0..ask.amount.max(1)).rev().find(|n| helps(&with(*n)));
+        found.extend(largest.map(|n| format!("{} {n}", ask.name)));
     }
     for (at, device) in task.devices.iter().enumerate() {
         let count = |n: u8| {
@@ -278,19 +293,19 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
                 _ => spec.task.devices[at].count = n,
             })
         };
-        let most = (0..device.count).rev().find(|n| helps(&count(*n)));
-        found.extend(most.map(|n| format!("device {at} count {n}")));
+        let largest = (0..device.count).rev().find(|n| helps(&count(*n)));
+        found.extend(largest.map(|n| format!("device {at} count {n}")));
         if device.count == 1 {
             let milli = |n: u16| asking.with(|spec| spec.task.devices[at].milli = n);
-            let most = (1..device.milli).rev().find(|n| helps(&milli(*n)));
-            found.extend(most.map(|n| format!("device {at} milli {n}")));
+            let largest = (1..device.milli).rev().find(|n| helps(&milli(*n)));
+            found.extend(largest.map(|n| format!("device {at} milli {n}")));
         }
     }
     for at in 0..asking.spec.spread.len() {
         let more = |n: u32| asking.with(|spec| spec.spread[at].limit = n);
         let limit = asking.spec.spread[at].limit;
-        let least = (limit + 1..200).find(|n| helps(&more(*n)));
-        found.extend(least.map(|n| format!("spread {:?} {n}", asking.spec.spread[at].domain)));
+        let smallest = (limit + 1..200).find(|n| helps(&more(*n)));
+        found.extend(smallest.map(|n| format!("spread {:?} {n}", asking.spec.spread[at].domain)));
     }
     let hard =
         (0..asking.spec.constraints.len()).filter(|at| asking.spec.constraints[*at].is_hard());
@@ -299,13 +314,14 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
             found.push(format!("constraint {at}"));
         }
     }
-    let loans: BTreeSet<_> = task.isolation.volumes.iter().map(|volume| volume.loan()).collect();
-    for loan in loans {
+    let host_volumes: BTreeSet<_> =
+        task.isolation.volumes.iter().map(|volume| volume.host_volume()).collect();
+    for host_volume in host_volumes {
         let without = |spec: &mut JobSpec| {
-            spec.task.isolation.volumes.retain(|volume| volume.loan() != loan);
+            spec.task.isolation.volumes.retain(|volume| volume.host_volume() != host_volume);
         };
         if helps(&asking.with(without)) {
-            found.push(loan.to_string());
+            found.push(host_volume.to_string());
         }
     }
     for port in &task.static_ports {
@@ -319,7 +335,7 @@ fn changes_by_trial(world: &World, id: TaskId, asking: &Asking) -> Vec<String> {
 
 fn changes(explanation: &Explanation) -> Vec<String> {
     let all = explanation.counterfactual.iter().chain(&explanation.alternatives);
-    let one = |c: &Counterfactual| match &c.change {
+    let text = |c: &Counterfactual| match &c.change {
         Change::Resource { dimension, at_most, .. } => Some(format!("{dimension} {at_most}")),
         Change::Ports { at_most, .. } => Some(format!("ports {at_most}")),
         Change::Named { name, at_most, .. } => Some(format!("{name} {at_most}")),
@@ -331,11 +347,11 @@ fn changes(explanation: &Explanation) -> Vec<String> {
         }
         Change::Spread { domain, at_least, .. } => Some(format!("spread {domain:?} {at_least}")),
         Change::DropConstraint { position, .. } => Some(format!("constraint {position}")),
-        Change::DropVolume(loan) => Some(loan.to_string()),
+        Change::DropVolume(host_volume) => Some(host_volume.to_string()),
         Change::DropStaticPort { port } => Some(format!("port {port}")),
         Change::TwoResources(_) | Change::DrainEnded | Change::MachineBack => None,
     };
-    let mut all: Vec<String> = all.filter_map(one).collect();
+    let mut all: Vec<String> = all.filter_map(text).collect();
     all.sort();
     all
 }
@@ -343,13 +359,13 @@ fn changes(explanation: &Explanation) -> Vec<String> {
 /// Enough, minimal, and forbidden exactly when somebody among them is.
 fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), TestCaseError> {
     let Some(victims) = &found.victims else { return Ok(()) };
-    let class = world.board.class(world.board.class_of(id).unwrap());
+    let class = world.snapshot.class(world.snapshot.class_of(id).unwrap());
     let alloc = victims.alloc.as_ref().map(|alloc| alloc.id);
-    let outer = |task: TaskId| world.board.place_of(task).unwrap().alloc() == alloc;
+    let outer = |task: TaskId| world.snapshot.placement_of(task).unwrap().alloc() == alloc;
     let all: Vec<TaskId> = victims.tasks.iter().map(|v| v.task.id).filter(|t| outer(*t)).collect();
     let fits = |without: &[TaskId]| {
-        let spot = Spot { machine: victims.machine.id, alloc, without };
-        feasible::first(&world.board, class, &spot).is_none()
+        let target = PlacementTarget { machine: victims.machine.id, alloc, without };
+        feasible::first_reason(&world.snapshot, class, &target).is_none()
     };
     prop_assert!(fits(&all), "not enough: {:?}", victims);
     for spared in &all {
@@ -368,8 +384,8 @@ fn check_victims(world: &World, id: TaskId, found: &Explanation) -> Result<(), T
 
 fn check_task(world: &World, id: TaskId, found: &Explanation) -> Result<(), TestCaseError> {
     let candidate = Candidate::of(&world.state, id).unwrap();
-    let asking = Asking { task: candidate.task.clone(), spec: candidate.spec.clone() };
-    prop_assert_eq!(counts(found), counts_by_definition(world, id, &asking));
+    let task = HypotheticalTask { task: candidate.task.clone(), spec: candidate.spec.clone() };
+    prop_assert_eq!(counts(found), counts_by_definition(world, id, &task));
     let total: u32 = found.reasons.iter().map(|r| r.machines).sum();
     prop_assert_eq!(total, found.machines_total);
     prop_assert_eq!(found.machines_total as usize, world.state.machines().iter().count());
@@ -383,11 +399,11 @@ fn check_task(world: &World, id: TaskId, found: &Explanation) -> Result<(), Test
     let pair = matches!(all.first().map(|c| &c.change), Some(Change::TwoResources(_)));
     prop_assert!(pair || sizes.is_sorted(), "nearest first: {:?}", all);
     for change in &all {
-        check_change(world, id, &asking, change)?;
+        check_change(world, id, &task, change)?;
     }
-    prop_assert_eq!(changes(found), changes_by_trial(world, id, &asking));
+    prop_assert_eq!(changes(found), changes_by_trial(world, id, &task));
     check_victims(world, id, found)?;
-    let lines = text::render(found, &Natural);
+    let lines = text::render(found, &StandardUnits);
     prop_assert!(lines.lines().all(|line| line.chars().count() <= 80), "{}", lines);
     Ok(())
 }
@@ -404,15 +420,15 @@ proptest! {
         let mut world = World::new(seed, machines);
         for _ in 0..steps {
             world.step();
-            if world.draw.one_in(3) {
+            if world.rng.one_in(3) {
                 world.schedule(Options::exact(), seed);
             }
         }
         let names = &world.state;
-        let explainer = Explainer::new(&world.board, names, &Sequential);
+        let explainer = Explainer::new(&world.snapshot, names, &Sequential);
         let now = Time(world.now);
-        let standings = Standings::new(&world.board, Order::Fair, now, seed);
-        for id in world.board.pending().to_vec() {
+        let standings = QueuePositions::new(&world.snapshot, QueueOrder::Fair, now, seed);
+        for id in world.snapshot.pending().to_vec() {
             let found = explainer.task(id, &standings).unwrap();
             check_task(&world, id, &found)?;
         }
@@ -426,14 +442,15 @@ fn does_not_depend_on_the_executor() {
     (0..80).for_each(|_| world.submit());
     world.schedule(Options::exact(), 3);
     (0..20).for_each(|_| world.submit());
-    let classes: Vec<ClassId> = (0..world.board.class_count() as u32).map(ClassId).collect();
-    let names = BoardNames(&world.board);
-    let by =
-        |executor: &dyn Executor| Explainer::new(&world.board, &names, executor).classes(&classes);
+    let classes: Vec<ClassId> = (0..world.snapshot.class_count() as u32).map(ClassId).collect();
+    let names = SnapshotNames(&world.snapshot);
+    let by = |executor: &dyn Executor| {
+        Explainer::new(&world.snapshot, &names, executor).classes(&classes)
+    };
     let sequential = by(&Sequential);
     assert_eq!(sequential, by(&Reversed));
     assert_eq!(sequential, by(&Threads));
-    let alone = |class: &ClassId| Explainer::new(&world.board, &names, &Reversed).class(*class);
+    let alone = |class: &ClassId| Explainer::new(&world.snapshot, &names, &Reversed).class(*class);
     let few: Vec<Explanation> = classes.iter().take(5).map(alone).collect();
     assert_eq!(sequential[..5], few[..]);
     for explanation in &sequential {

@@ -6,34 +6,36 @@ mod support;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::fit::{self, Candidate};
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::feasible;
-use cellwright_sched::{Board, Options, Outcome, Solver};
+use cellwright_sched::{ClusterSnapshot, Options, PassOutcome, Solver};
 use proptest::prelude::*;
 use support::World;
 
 fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
     for task in world.tasks_in(|state| state == TaskState::Pending) {
-        let Some(class) = world.board.class_of(task) else { continue };
-        let class = world.board.class(class);
+        let Some(class) = world.snapshot.class_of(task) else { continue };
+        let class = world.snapshot.class(class);
         let candidate = Candidate::of(&world.state, task).unwrap();
         for (machine, _) in world.state.machines().iter() {
-            for spot in feasible::spots(&world.board, class, machine) {
-                let want = fit::misfit(&world.state, &candidate, machine, spot.alloc);
-                let got = feasible::first(&world.board, class, &spot);
-                prop_assert_eq!(&got, &want, "task {:?} on {:?}", task, spot);
-                let all = feasible::all(&world.board, class, &spot);
+            for target in feasible::targets_on(&world.snapshot, class, machine) {
+                let want = fit::infeasible_reason(&world.state, &candidate, machine, target.alloc);
+                let got = feasible::first_reason(&world.snapshot, class, &target);
+                prop_assert_eq!(&got, &want, "task {:?} on {:?}", task, target);
+                let all = feasible::all_reasons(&world.snapshot, class, &target);
                 prop_assert_eq!(all.first(), want.as_ref(), "first of all: {:?}", &all);
                 // Volumes were added late, and come right after constraints; full machines come
                 // right before room.
-                let is_volume = |m: &Misfit| matches!(m, Misfit::Volume(_));
+                let is_volume = |m: &InfeasibleReason| matches!(m, InfeasibleReason::Volume(_));
                 let (volumes, mut ordered): (Vec<_>, Vec<_>) =
                     all.iter().cloned().partition(is_volume);
-                let is_room = |m: &Misfit| matches!(m, Misfit::Resource(_) | Misfit::MachineShort);
+                let is_room = |m: &InfeasibleReason| {
+                    matches!(m, InfeasibleReason::Resource(_) | InfeasibleReason::MachineShort)
+                };
                 ordered.sort_by(|a, b| (is_room(a), a).cmp(&(is_room(b), b)));
-                let last_constraint = Misfit::Constraint { position: u32::MAX };
+                let last_constraint = InfeasibleReason::Constraint { position: u32::MAX };
                 let at = ordered.partition_point(|m| *m <= last_constraint);
                 ordered.splice(at..at, volumes);
                 prop_assert_eq!(
@@ -46,79 +48,85 @@ fn agrees_with_fit(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn is_fresh(world: &World) -> Result<(), TestCaseError> {
-    let same = world.board.same_as(&Board::from_state(&world.state));
+fn matches_fresh_snapshot(world: &World) -> Result<(), TestCaseError> {
+    let same = world.snapshot.compare_with(&ClusterSnapshot::from_state(&world.state));
     prop_assert!(same.is_ok(), "{}", same.unwrap_err());
     Ok(())
 }
 
-fn plan(world: &mut World, seed: u64) -> Outcome {
+fn plan(world: &mut World, seed: u64) -> PassOutcome {
     let now = Time(world.now);
-    Solver::new(Options::exact()).pass(&mut world.board, now, seed)
+    Solver::new(Options::exact()).pass(&mut world.snapshot, now, seed)
 }
 
 /// Plans; the cell lives on meanwhile; some groups get lost on the way. How many were refused.
 fn lose_some(world: &mut World, seed: u64) -> usize {
     let mut plan = plan(world, seed).plan;
-    let mut refused = 0;
-    world.in_the_dark(|world| {
-        (0..world.draw.below(3)).for_each(|_| world.step());
-        let draw = &mut world.draw;
-        plan.groups.retain(|_| !draw.one_in(3));
+    let mut rejected = 0;
+    world.without_sync(|world| {
+        (0..world.rng.below(3)).for_each(|_| world.step());
+        let rng = &mut world.rng;
+        plan.groups.retain(|_| !rng.one_in(3));
         if let Ok(Done::Partly(groups)) = world.apply(Command::CommitPlan(plan)) {
-            refused = groups.len();
+            rejected = groups.len();
         }
     });
-    refused
+    rejected
 }
 
 /// Plans and commits nothing: the next pass must find everything as it was.
 fn lose_all(world: &mut World, seed: u64) -> Result<(), TestCaseError> {
     let lost = plan(world, seed);
-    world.board.sync(&world.state, &[]);
-    is_fresh(world)?;
-    let waits = |task| world.board.pending().contains(&task);
+    world.snapshot.sync(&world.state, &[]);
+    matches_fresh_snapshot(world)?;
+    let waits = |task| world.snapshot.pending().contains(&task);
     let all = lost.plan.groups.iter().flat_map(|g| &g.assignments).all(|a| waits(a.task));
     prop_assert!(all, "what was planned waits again");
     let now = Time(world.now);
-    let mut board = world.board.clone();
-    let again = Solver::new(Options::exact()).pass(&mut board, now, seed);
-    prop_assert_eq!(lost.placed > 0, again.placed > 0);
+    let mut snapshot = world.snapshot.clone();
+    let second = Solver::new(Options::exact()).pass(&mut snapshot, now, seed);
+    prop_assert_eq!(lost.placed > 0, second.placed > 0);
     Ok(())
 }
 
 #[test]
 fn random_cells_refuse_some_groups() {
-    let mut refused = 0;
+    let mut rejected = 0;
     for seed in 0..40 {
         let mut world = World::new(seed, 2 + seed as u32 % 6);
         for _ in 0..30 {
             world.step();
-            refused += lose_some(&mut world, seed);
+            rejected += lose_some(&mut world, seed);
         }
     }
-    assert!(refused > 10, "{refused}");
+    assert!(rejected > 10, "{rejected}");
 }
 
 /// Pairs of a task that waits and a machine that it cannot go to for its volumes.
-fn kept_by_volumes(world: &World) -> usize {
+fn blocked_by_volumes(world: &World) -> usize {
     let mut kept = 0;
     for task in world.tasks_in(|state| state == TaskState::Pending) {
-        let Some(class) = world.board.class_of(task) else { continue };
-        let class = world.board.class(class);
+        let Some(class) = world.snapshot.class_of(task) else { continue };
+        let class = world.snapshot.class(class);
         for (machine, _) in world.state.machines().iter() {
-            let spots = feasible::spots(&world.board, class, machine);
-            let all = spots.into_iter().flat_map(|spot| feasible::all(&world.board, class, &spot));
-            kept += all.filter(|misfit| matches!(misfit, Misfit::Volume(_))).count();
+            let targets = feasible::targets_on(&world.snapshot, class, machine);
+            let all = targets
+                .into_iter()
+                .flat_map(|target| feasible::all_reasons(&world.snapshot, class, &target));
+            kept += all
+                .filter(|infeasible_reason| {
+                    matches!(infeasible_reason, InfeasibleReason::Volume(_))
+                })
+                .count();
         }
     }
     kept
 }
 
 /// Tasks that hold something on each machine.
-fn held(world: &World) -> Vec<u64> {
+fn tasks_held(world: &World) -> Vec<u64> {
     let loads = world.state.machines().iter().filter_map(|(m, _)| world.state.machine_load(m));
-    loads.map(|load| load.holders()).collect()
+    loads.map(|load| load.holder_count()).collect()
 }
 
 #[test]
@@ -126,19 +134,19 @@ fn no_machine_is_given_more_tasks_than_it_may_hold() {
     let mut full = 0;
     for seed in 0..20 {
         let mut world = World::new(seed, 3);
-        let most = 1 + seed % 5;
-        let bounds = Bounds { machine_tasks: most, ..Bounds::default() };
-        world.must(Command::SetBounds(bounds));
+        let limit = 1 + seed % 5;
+        let bounds = Bounds { machine_tasks: limit, ..Bounds::default() };
+        world.apply_ok(Command::SetBounds(bounds));
         for _ in 0..20 {
             world.step();
             world.schedule(Options::exact(), seed);
             agrees_with_fit(&world).unwrap();
-            is_fresh(&world).unwrap();
-            assert!(held(&world).iter().all(|held| *held <= most), "seed {seed}");
-            full += held(&world).iter().filter(|held| **held == most).count();
+            matches_fresh_snapshot(&world).unwrap();
+            assert!(tasks_held(&world).iter().all(|held| *held <= limit), "seed {seed}");
+            full += tasks_held(&world).iter().filter(|held| **held == limit).count();
         }
-        world.must(Command::SetBounds(Bounds::default()));
-        is_fresh(&world).unwrap();
+        world.apply_ok(Command::SetBounds(Bounds::default()));
+        matches_fresh_snapshot(&world).unwrap();
         agrees_with_fit(&world).unwrap();
     }
     assert!(full > 50, "{full}");
@@ -152,11 +160,11 @@ fn volumes_keep_tasks_from_machines_that_do_not_lend_them() {
         (0..20).for_each(|_| world.step());
         world.schedule(Options::exact(), seed);
         (0..5).for_each(|_| world.submit());
-        is_fresh(&world).unwrap();
+        matches_fresh_snapshot(&world).unwrap();
         agrees_with_fit(&world).unwrap();
-        kept += kept_by_volumes(&world);
+        kept += blocked_by_volumes(&world);
         world.schedule(Options::exact(), seed);
-        is_fresh(&world).unwrap();
+        matches_fresh_snapshot(&world).unwrap();
     }
     assert!(kept > 10, "{kept}");
 }
@@ -171,17 +179,17 @@ fn room_held_for_moves_is_mirrored() {
         world.holds = true;
         if seed % 3 == 0 {
             let bounds = Bounds { machine_tasks: 3 + seed % 5, ..Bounds::default() };
-            world.must(Command::SetBounds(bounds));
+            world.apply_ok(Command::SetBounds(bounds));
         }
         for step in 0..40 {
             world.step();
-            is_fresh(&world).unwrap();
+            matches_fresh_snapshot(&world).unwrap();
             if step % 3 == 0 {
                 let before = world.held_elsewhere();
                 let outcome = world.schedule(Options::exact(), seed);
                 preempted += outcome.preempted;
                 given_up += before.saturating_sub(world.held_elsewhere());
-                is_fresh(&world).unwrap();
+                matches_fresh_snapshot(&world).unwrap();
             }
             held += world.held_elsewhere();
         }
@@ -204,15 +212,15 @@ proptest! {
         world.holds = holds;
         for step in 0..steps {
             world.step();
-            if world.draw.one_in(3) {
+            if world.rng.one_in(3) {
                 let options = match step % 3 {
                     0 => Options { randomization: Some(3), ..Options::default() },
                     _ => Options::exact(),
                 };
                 world.schedule(options, seed);
             }
-            let fresh = Board::from_state(&world.state);
-            let same = world.board.same_as(&fresh);
+            let fresh = ClusterSnapshot::from_state(&world.state);
+            let same = world.snapshot.compare_with(&fresh);
             prop_assert!(same.is_ok(), "after step {step}: {}", same.unwrap_err());
         }
         agrees_with_fit(&world)?;
@@ -229,15 +237,15 @@ proptest! {
         world.holds = holds;
         for _ in 0..steps {
             world.step();
-            match world.draw.below(3) {
+            match world.rng.below(3) {
                 0 => lose_all(&mut world, seed)?,
                 1 => drop(lose_some(&mut world, seed)),
                 _ => {}
             }
-            is_fresh(&world)?;
+            matches_fresh_snapshot(&world)?;
         }
         // A board that dragged something along would have a group refused here.
         world.schedule(Options::exact(), seed);
-        is_fresh(&world)?;
+        matches_fresh_snapshot(&world)?;
     }
 }

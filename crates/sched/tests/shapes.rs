@@ -7,26 +7,33 @@ use cellwright_cell::id::UserId;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
+use cellwright_sched::available_shapes::{
+    AvailableShapes, ShapeQuery, TaskShape, available_shapes, easier_shape,
+};
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::explain::names::BoardNames;
-use cellwright_sched::shapes::{Question, Shape, Shapes, easier, shapes};
-use cellwright_sched::whatif::{self, WhatifOptions, Whose};
-use cellwright_sched::{Board, Options};
+use cellwright_sched::explain::names::SnapshotNames;
+use cellwright_sched::whatif::{self, WhatifJob, WhatifOptions};
+use cellwright_sched::{ClusterSnapshot, Options};
 use proptest::prelude::*;
 use support::World;
-use support::hand::{Hand, amount, job};
+use support::manual_cluster::{ManualCluster, amount, job};
 use support::specs;
 
-fn ask(board: &Board, priority: u16, constraints: &[Constraint], easy_percent: u32) -> Shapes {
-    let question = Question {
+fn ask(
+    snapshot: &ClusterSnapshot,
+    priority: u16,
+    constraints: &[Constraint],
+    easy_percent: u32,
+) -> AvailableShapes {
+    let query = ShapeQuery {
         priority: Priority(priority),
         constraints,
-        loans: &[],
-        among: &|_| true,
+        host_volumes: &[],
+        includes: &|_| true,
         easy_percent,
         limits: Some(amount(70)),
     };
-    shapes(board, &BoardNames(board), &question)
+    available_shapes(snapshot, &SnapshotNames(snapshot), &query)
 }
 
 fn has_kernel() -> Constraint {
@@ -35,13 +42,19 @@ fn has_kernel() -> Constraint {
 }
 
 /// How many tasks of the shape a pass over nothing else places, and on how many machines.
-fn placed(world: &World, shape: &Shape, priority: u16, constraints: &[Constraint]) -> (u64, u32) {
+fn placed(
+    world: &World,
+    shape: &TaskShape,
+    priority: u16,
+    constraints: &[Constraint],
+) -> (u64, u32) {
     let mut spec: JobSpec = specs::plain("imagined", 1, priority, shape.limits);
     spec.constraints = constraints.to_vec();
     let solver = Options { preemption: false, ..Options::exact() };
-    let options = WhatifOptions { solver, max: 20_000, ..WhatifOptions::default() };
-    let whose = Whose::New { user: UserId(0), spec: &spec, alloc_set: None };
-    let fits = whatif::fits(&world.board, whose, &world.state, &Sequential, &options).unwrap();
+    let options = WhatifOptions { solver, max_tasks: 20_000, ..WhatifOptions::default() };
+    let job = WhatifJob::New { user: UserId(0), spec: &spec, alloc_set: None };
+    let fits =
+        whatif::count_fits(&world.snapshot, job, &world.state, &Sequential, &options).unwrap();
     assert!(!fits.reached_max);
     (u64::from(fits.count), fits.machines)
 }
@@ -60,47 +73,47 @@ proptest! {
         let mut world = World::new(seed, machines);
         for _ in 0..steps {
             world.step();
-            if world.draw.one_in(3) {
+            if world.rng.one_in(3) {
                 world.schedule(Options::exact(), seed);
             }
         }
         let priority = if prod { 200 } else { 100 };
         let constraints = if constrained { vec![has_kernel()] } else { vec![] };
-        let before = world.board.clone();
-        let told = ask(&world.board, priority, &constraints, 25);
-        prop_assert!(world.board.same_as(&before).is_ok());
-        prop_assert_eq!(world.board.class_count(), before.class_count());
-        for shape in told.ladder.iter().chain(&told.asked) {
+        let before = world.snapshot.clone();
+        let told = ask(&world.snapshot, priority, &constraints, 25);
+        prop_assert!(world.snapshot.compare_with(&before).is_ok());
+        prop_assert_eq!(world.snapshot.class_count(), before.class_count());
+        for shape in told.ladder.iter().chain(&told.requested) {
             let want = placed(&world, shape, priority, &constraints);
             prop_assert_eq!((shape.tasks, shape.machines), want, "{:?}", shape);
-            prop_assert_eq!(shape.easy, shape.machines >= told.easy_from);
+            prop_assert_eq!(shape.easy, shape.machines >= told.easy_threshold);
         }
         // One task of the largest fits, and no more of either.
         for largest in &told.largest {
-            let shape = Shape { limits: largest.limits, tasks: 0, machines: 0, easy: false };
+            let shape = TaskShape { limits: largest.limits, tasks: 0, machines: 0, easy: false };
             prop_assert!(placed(&world, &shape, priority, &constraints).0 >= 1);
         }
         if let Some(most) = told.largest.first() {
             let limits = Resources { cpu: most.limits.cpu + 1, ..most.limits };
-            let shape = Shape { limits, tasks: 0, machines: 0, easy: false };
+            let shape = TaskShape { limits, tasks: 0, machines: 0, easy: false };
             prop_assert_eq!(placed(&world, &shape, priority, &constraints).0, 0);
         }
     }
 }
 
 /// Ten machines, of which five have 400 of 1000 left.
-fn half_used() -> Hand {
-    let mut hand = Hand::machines(10, 1000);
-    (0..5).for_each(|m| drop(hand.running(0, job(1, 100, 600), m)));
-    hand
+fn half_used() -> ManualCluster {
+    let mut cluster = ManualCluster::machines(10, 1000);
+    (0..5).for_each(|m| drop(cluster.running(0, job(1, 100, 600), m)));
+    cluster
 }
 
 #[test]
 fn the_ladder_is_made_of_what_machines_have_free() {
-    let hand = half_used();
-    let told = ask(&hand.board, 100, &[], 60);
-    assert_eq!((told.machines, told.easy_from), (10, 6));
-    let of = |cpu, ram, tasks, machines, easy| Shape {
+    let cluster = half_used();
+    let available = ask(&cluster.snapshot, 100, &[], 60);
+    assert_eq!((available.machines, available.easy_threshold), (10, 6));
+    let of = |cpu, ram, tasks, machines, easy| TaskShape {
         limits: Resources::new(cpu, ram, 0, 0),
         tasks,
         machines,
@@ -113,49 +126,49 @@ fn the_ladder_is_made_of_what_machines_have_free() {
         of(1000, 384, 5, 5, false),
         of(1000, 896, 5, 5, false),
     ];
-    assert_eq!(told.ladder, want);
-    assert_eq!(told.asked, Some(of(70, 70, 5 * 14 + 5 * 5, 10, true)));
-    let [largest] = &told.largest[..] else { panic!("{:?}", told.largest) };
+    assert_eq!(available.ladder, want);
+    assert_eq!(available.requested, Some(of(70, 70, 5 * 14 + 5 * 5, 10, true)));
+    let [largest] = &available.largest[..] else { panic!("{:?}", available.largest) };
     assert_eq!((largest.limits, largest.machine.name.as_str()), (amount(1000), "machine#5"));
 }
 
 #[test]
 fn only_machines_that_are_meant_are_counted_and_a_full_cell_has_no_shapes() {
-    let hand = half_used();
+    let cluster = half_used();
     let among = |m: cellwright_cell::id::MachineId| m.0 < 5;
-    let question = Question {
+    let query = ShapeQuery {
         priority: Priority(100),
         constraints: &[],
-        loans: &[],
-        among: &among,
+        host_volumes: &[],
+        includes: &among,
         easy_percent: 25,
         limits: Some(amount(500)),
     };
-    let told = shapes(&hand.board, &BoardNames(&hand.board), &question);
-    assert_eq!((told.machines, told.ladder.len()), (5, 1));
-    assert_eq!(told.asked.map(|shape| (shape.tasks, shape.easy)), Some((0, false)));
-    let mut full = Hand::machines(2, 1000);
+    let available = available_shapes(&cluster.snapshot, &SnapshotNames(&cluster.snapshot), &query);
+    assert_eq!((available.machines, available.ladder.len()), (5, 1));
+    assert_eq!(available.requested.map(|shape| (shape.tasks, shape.easy)), Some((0, false)));
+    let mut full = ManualCluster::machines(2, 1000);
     (0..2).for_each(|m| drop(full.running(0, job(1, 100, 1000), m)));
-    let told = ask(&full.board, 100, &[], 25);
-    assert_eq!((told.ladder.len(), told.largest.len(), told.machines), (0, 0, 2));
+    let available = ask(&full.snapshot, 100, &[], 25);
+    assert_eq!((available.ladder.len(), available.largest.len(), available.machines), (0, 0, 2));
 }
 
 #[test]
 fn an_easier_shape_is_the_nearest_that_many_machines_take() {
-    let mut hand = Hand::machines(10, 1000);
-    (0..2).for_each(|m| drop(hand.running(0, job(1, 100, 550), m)));
-    (2..10).for_each(|m| drop(hand.running(0, job(1, 100, 700), m)));
+    let mut cluster = ManualCluster::machines(10, 1000);
+    (0..2).for_each(|m| drop(cluster.running(0, job(1, 100, 550), m)));
+    (2..10).for_each(|m| drop(cluster.running(0, job(1, 100, 700), m)));
     let mut spec = job(1, 100, 500);
     spec.task.limits.ram = 200;
-    let task = hand.submit(1, spec)[0];
-    let class = hand.board.class_of(task).unwrap();
-    let found = easier(&hand.board, class, 25).unwrap();
+    let task = cluster.submit(1, spec)[0];
+    let class = cluster.snapshot.class_of(task).unwrap();
+    let found = easier_shape(&cluster.snapshot, class, 25).unwrap();
     assert_eq!(found.limits, Resources::new(300, 200, 0, 0));
-    assert_eq!((found.machines, found.of, found.permille), (10, 10, 400));
+    assert_eq!((found.machines, found.eligible, found.permille), (10, 10, 400));
     // Two machines are enough where a fifth of them is.
-    let found = easier(&hand.board, class, 20).unwrap();
+    let found = easier_shape(&cluster.snapshot, class, 20).unwrap();
     assert_eq!((found.limits.cpu, found.machines), (450, 2));
-    let small = hand.submit(1, job(1, 100, 100))[0];
-    let class = hand.board.class_of(small).unwrap();
-    assert_eq!(easier(&hand.board, class, 25), None, "it fits as it is");
+    let small = cluster.submit(1, job(1, 100, 100))[0];
+    let class = cluster.snapshot.class_of(small).unwrap();
+    assert_eq!(easier_shape(&cluster.snapshot, class, 25), None, "it fits as it is");
 }

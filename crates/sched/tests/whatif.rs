@@ -6,23 +6,23 @@ use cellwright_cell::fit::{self, Candidate};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::machine::Machine;
 use cellwright_cell::name::Name;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::Time;
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::explain::FITS;
-use cellwright_sched::whatif::{self, WhatifOptions, Whose};
-use cellwright_sched::{Board, Options, Solver};
+use cellwright_sched::whatif::{self, WhatifJob, WhatifOptions};
+use cellwright_sched::{ClusterSnapshot, Options, Solver};
 use proptest::prelude::*;
 use support::World;
-use support::hand::{Hand, amount, job};
+use support::manual_cluster::{ManualCluster, amount, job};
 use support::specs;
 
 fn exact(preemption: bool) -> WhatifOptions {
     let solver = Options { preemption, ..Options::exact() };
-    WhatifOptions { solver, max: 5000, ..WhatifOptions::default() }
+    WhatifOptions { solver, max_tasks: 5000, ..WhatifOptions::default() }
 }
 
 /// A job that asks for room alone.
@@ -30,15 +30,15 @@ fn plain(limits: Resources, priority: u16) -> JobSpec {
     specs::plain("imagined", 1, priority, limits)
 }
 
-fn new(spec: &JobSpec) -> Whose<'_> {
-    Whose::New { user: UserId(0), spec, alloc_set: None }
+fn new(spec: &JobSpec) -> WhatifJob<'_> {
+    WhatifJob::New { user: UserId(0), spec, alloc_set: None }
 }
 
 fn lived_in(seed: u64, machines: u32, steps: usize) -> World {
     let mut world = World::new(seed, machines);
     for _ in 0..steps {
         world.step();
-        if world.draw.one_in(3) {
+        if world.rng.one_in(3) {
             world.schedule(Options::exact(), seed);
         }
     }
@@ -48,14 +48,14 @@ fn lived_in(seed: u64, machines: u32, steps: usize) -> World {
 /// How often a non-prod task of these limits goes into what is free.
 fn room_for(world: &World, limits: Resources) -> u32 {
     let times = |machine: MachineId| {
-        let takes = |row: &Machine| row.schedulable() && !row.takes_only_prod();
+        let takes = |row: &Machine| row.is_schedulable() && !row.accepts_only_prod();
         let open = world.state.machines().get(machine).is_some_and(takes);
-        let (_, free) = world.board.free(machine);
+        let (_, free) = world.snapshot.free(machine);
         let pairs = free.to_array().into_iter().zip(limits.to_array());
         let times = pairs.filter(|(_, ask)| *ask > 0).map(|(free, ask)| free / ask).min();
         if open { times.unwrap_or(0) as u32 } else { 0 }
     };
-    world.board.machine_ids().map(times).sum()
+    world.snapshot.machine_ids().map(times).sum()
 }
 
 proptest! {
@@ -68,19 +68,19 @@ proptest! {
         steps in 5usize..40,
     ) {
         let mut world = lived_in(seed, machines, steps);
-        let limits = specs::limits(&mut world.draw, true);
+        let limits = specs::limits(&mut world.rng, true);
         let spec = plain(limits, 100);
-        let before = world.board.clone();
+        let before = world.snapshot.clone();
         let found =
-            whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false))
+            whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(false))
                 .unwrap();
         prop_assert_eq!(found.count, room_for(&world, limits));
         prop_assert_eq!((found.evicted, found.reached_max), (0, false));
         let why = found.stopped_by.unwrap();
         prop_assert!(why.reasons.iter().all(|reason| reason.code != FITS));
-        prop_assert!(world.board.same_as(&before).is_ok());
-        prop_assert_eq!(world.board.class_count(), before.class_count());
-        let more = whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(true));
+        prop_assert!(world.snapshot.compare_with(&before).is_ok());
+        prop_assert_eq!(world.snapshot.class_count(), before.class_count());
+        let more = whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(true));
         prop_assert!(more.unwrap().count >= found.count);
     }
 
@@ -93,23 +93,23 @@ proptest! {
     ) {
         let mut world = lived_in(seed, machines, steps);
         let owner = Name::new("ada").unwrap();
-        let spec = specs::job(&mut world.draw, "imagined", &owner, &[]);
-        let found = whatif::add(
-            &world.board, UserId(0), &spec, None, &world.state, &Sequential, &exact(true),
+        let spec = specs::job(&mut world.rng, "imagined", &owner, &[]);
+        let found = whatif::simulate_job(
+            &world.snapshot, UserId(0), &spec, None, &world.state, &Sequential, &exact(true),
         ).unwrap();
         prop_assert_eq!(found.placed + found.pending, spec.count);
         prop_assert_eq!(found.pending > 0, found.explanation.is_some());
         prop_assert_eq!(found.placements.iter().map(|p| p.tasks).sum::<u32>(), found.placed);
-        let mut alone = world.board.clone();
+        let mut alone = world.snapshot.clone();
         alone.pending().to_vec().into_iter().for_each(|task| alone.drop_task(task));
         let job = JobId(10_000);
         let arc = std::sync::Arc::new(spec.clone());
-        let facts = cellwright_sched::board::JobFacts {
-            user: UserId(0), spec: &arc, version: 1, alloc_set: None, budget: None, absent: 0,
+        let facts = cellwright_sched::cluster_snapshot::JobInfo {
+            user: UserId(0), spec: &arc, version: 1, alloc_set: None, budget: None, in_transition: 0,
         };
         alone.put_job(job, &facts);
         for index in 0..spec.count {
-            let facts = cellwright_sched::board::PendingFacts {
+            let facts = cellwright_sched::cluster_snapshot::PendingTaskInfo {
                 job, index, attempt: 0, not_before: Time::ZERO, reservation: None, avoid: &[],
             };
             alone.put_pending(TaskId(20_000 + index), &facts);
@@ -153,21 +153,24 @@ fn more_of_a_job_respects_the_tasks_it_has() {
     world.schedule(Options::exact(), 1);
     assert!(world.tasks_in(|state| state == TaskState::Pending).is_empty());
     let (job, _) = world.state.jobs().iter().next().unwrap();
-    let ask = |whose| whatif::fits(&world.board, whose, &world.state, &Sequential, &exact(false));
-    assert_eq!(ask(Whose::More(job)).unwrap().count, 4);
+    let ask = |whatif_job| {
+        whatif::count_fits(&world.snapshot, whatif_job, &world.state, &Sequential, &exact(false))
+    };
+    assert_eq!(ask(WhatifJob::More(job)).unwrap().count, 4);
     assert_eq!(ask(new(&spec)).unwrap().count, 6);
-    let why = ask(Whose::More(job)).unwrap().stopped_by.unwrap();
+    let why = ask(WhatifJob::More(job)).unwrap().stopped_by.unwrap();
     assert_eq!((why.reasons[0].code, why.reasons[0].machines), ("spread", 6));
-    assert!(matches!(ask(Whose::More(JobId(99))), Err(Refusal::NoSuchRow(_))));
+    assert!(matches!(ask(WhatifJob::More(JobId(99))), Err(Rejection::NoSuchRow(_))));
 }
 
 #[test]
 fn the_count_stops_at_the_most_that_was_asked_for() {
     let world = World::new(3, 8);
     let spec = plain(Resources::new(1, 1, 0, 0), 100);
-    let options = WhatifOptions { max: 100, ..exact(false) };
+    let options = WhatifOptions { max_tasks: 100, ..exact(false) };
     let found =
-        whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &options).unwrap();
+        whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &options)
+            .unwrap();
     assert_eq!((found.count, found.reached_max, found.stopped_by), (100, true, None));
 }
 
@@ -176,8 +179,9 @@ fn a_spec_no_cell_would_admit_is_refused_by_field() {
     let world = World::new(3, 1);
     let mut spec = plain(Resources::new(1, 1, 0, 0), 100);
     spec.count = 0;
-    let found = whatif::fits(&world.board, new(&spec), &world.state, &Sequential, &exact(false));
-    let Err(Refusal::BadField { field, .. }) = found else { panic!("{found:?}") };
+    let found =
+        whatif::count_fits(&world.snapshot, new(&spec), &world.state, &Sequential, &exact(false));
+    let Err(Rejection::BadField { field, .. }) = found else { panic!("{found:?}") };
     assert_eq!(field, "count");
 }
 
@@ -187,10 +191,10 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
     let mut world = World::new(5, 5);
     let limits = Resources::new(30, 1, 0, 0);
     let mut spec = plain(limits, 100);
-    let ask = |board: &Board, spec: &JobSpec, state: &cellwright_cell::State| {
-        whatif::fits(board, new(spec), state, &Sequential, &exact(false)).unwrap()
+    let ask = |snapshot: &ClusterSnapshot, spec: &JobSpec, state: &cellwright_cell::State| {
+        whatif::count_fits(snapshot, new(spec), state, &Sequential, &exact(false)).unwrap()
     };
-    let found = ask(&world.board, &spec, &world.state);
+    let found = ask(&world.snapshot, &spec, &world.state);
     spec.count = found.count + 1;
     let owner = Name::new("ada").unwrap();
     let submit = cellwright_cell::command::Command::SubmitJob { owner, spec: spec.clone() };
@@ -200,7 +204,7 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
     let candidate = Candidate::of(&world.state, outcome.pending[0].task).unwrap();
     let machines = world.state.machines().iter();
     let codes: Vec<&str> = machines
-        .map(|(m, _)| fit::misfit(&world.state, &candidate, m, None).unwrap().code())
+        .map(|(m, _)| fit::infeasible_reason(&world.state, &candidate, m, None).unwrap().code())
         .collect();
     let reasons = found.stopped_by.unwrap().reasons;
     assert!(codes.iter().all(|code| *code == "resource"));
@@ -212,15 +216,24 @@ fn what_stops_the_next_one_is_the_definitions_reason() {
 /// where it evicts a task of the lowest priority, for which nothing is left.
 #[test]
 fn evicted_tasks_land_elsewhere_and_evict_in_turn() {
-    let mut hand = Hand::default();
-    hand.add(support::hand::machine(100));
-    hand.add(support::hand::machine(40));
-    hand.running(0, job(1, 120, 40), 0);
-    hand.running(1, job(1, 20, 30), 1);
+    let mut cluster = ManualCluster::default();
+    cluster.add(support::manual_cluster::machine(100));
+    cluster.add(support::manual_cluster::machine(40));
+    cluster.running(0, job(1, 120, 40), 0);
+    cluster.running(1, job(1, 20, 30), 1);
     let spec = plain(amount(80), 200);
-    let names = cellwright_sched::explain::names::BoardNames(&hand.board);
+    let names = cellwright_sched::explain::names::SnapshotNames(&cluster.snapshot);
     let ask = |options: &WhatifOptions| {
-        whatif::add(&hand.board, UserId(9), &spec, None, &names, &Sequential, options).unwrap()
+        whatif::simulate_job(
+            &cluster.snapshot,
+            UserId(9),
+            &spec,
+            None,
+            &names,
+            &Sequential,
+            options,
+        )
+        .unwrap()
     };
     let found = ask(&exact(true));
     assert_eq!((found.placed, found.pending), (1, 0));

@@ -21,9 +21,9 @@ use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use cellwright_sched::Solver;
-use cellwright_scheduler::pass::{self, Passer};
-use cellwright_scheduler::settings::DEFAULT_CHUNK;
-use cellwright_scheduler::{CellCopy, Lane};
+use cellwright_scheduler::config::DEFAULT_CHUNK;
+use cellwright_scheduler::pass::{self, PassRunner};
+use cellwright_scheduler::{CellCopy, SchedulerShard};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Time spent, by part.
 #[derive(Default)]
-struct Spent {
+struct TimeSpent {
     /// Submissions into the copy.
     follow: Duration,
     pass: Duration,
@@ -66,13 +66,13 @@ struct Spent {
 fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn Error>> {
     let mut master = Master::new(machines)?;
     let mut copy = CellCopy::load(master.index, 1, &encode::save(&master.state))?;
-    let passer = Passer {
+    let pass_runner = PassRunner {
         solver: Solver::default(),
-        lane: Lane::new("")?,
+        shard: SchedulerShard::new("")?,
         seed: SEED,
-        chunk: DEFAULT_CHUNK,
+        chunk_size: DEFAULT_CHUNK,
     };
-    let (mut spent, mut placed, mut passes) = (Spent::default(), 0, 0u32);
+    let (mut spent, mut placed, mut passes) = (TimeSpent::default(), 0, 0u32);
     for first in (0..jobs).step_by(batch as usize) {
         let submit = |number| -> Result<Command, Box<dyn Error>> {
             let owner = Name::new("load")?;
@@ -81,14 +81,14 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
         let commands: Result<Vec<Command>, _> =
             (first..jobs.min(first + batch)).map(submit).collect();
         let record = master.apply(commands?)?;
-        spent.follow += timed(|| {
-            copy.follow(&record)?;
+        spent.follow += time_of(|| {
+            copy.apply_record(&record)?;
             copy.sync();
             Ok(())
         })?;
         let mut planned = None;
-        spent.pass += timed(|| {
-            planned = Some(passer.pass(&mut copy, master.state.now()));
+        spent.pass += time_of(|| {
+            planned = Some(pass_runner.pass(&mut copy, master.state.now()));
             Ok(())
         })?;
         passes += 1;
@@ -96,15 +96,15 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
             placed += plan.groups.iter().map(|group| group.assignments.len()).sum::<usize>();
             let name = Name::new("place")?;
             let mut record = None;
-            spent.apply += timed(|| {
+            spent.apply += time_of(|| {
                 let requests = pass::proposal(&name, plan).requests;
                 record = Some(master.apply_requests(requests)?);
                 Ok(())
             })?;
             let record = record.ok_or("no record")?;
-            spent.echo += timed(|| Ok(copy.follow(&record)?))?;
+            spent.echo += time_of(|| Ok(copy.apply_record(&record)?))?;
         }
-        spent.echo += timed(|| {
+        spent.echo += time_of(|| {
             copy.sync();
             Ok(())
         })?;
@@ -126,7 +126,7 @@ fn run(machines: u32, jobs: u32, count: u32, batch: u32) -> Result<(), Box<dyn E
     Ok(())
 }
 
-fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+fn time_of(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
     let begun = cpu_time()?;
     work()?;
     Ok(cpu_time()?.saturating_sub(begun))
@@ -147,8 +147,8 @@ impl Master {
     fn new(machines: u32) -> Result<Master, Box<dyn Error>> {
         let mut master = Master { state: State::default(), index: 0 };
         let user = Name::new("load")?;
-        let most = MAX_QUANTITY;
-        let amount = Resources::new(most, most, most, most);
+        let max = MAX_QUANTITY;
+        let amount = Resources::new(max, max, max, max);
         let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
         let mut commands = vec![
             Command::AddUser { name: user.clone() },
@@ -164,7 +164,7 @@ impl Master {
     }
 
     fn apply(&mut self, commands: Vec<Command>) -> Result<LogRecord, Box<dyn Error>> {
-        let request = |command| Request::sent(command, &self.state);
+        let request = |command| Request::from_default_sender(command, &self.state);
         self.apply_requests(commands.into_iter().map(request).collect())
     }
 
@@ -173,8 +173,8 @@ impl Master {
         let entry = encode::save_entry(&Entry { now: Time(1000 + self.index), requests });
         let mut events = Vec::new();
         for verdict in self.state.apply(&encode::load_entry(&entry)?, &mut events) {
-            if let Done::Partly(refused) = verdict? {
-                return Err(format!("refused: {:?}", refused[0]).into());
+            if let Done::Partly(rejected) = verdict? {
+                return Err(format!("refused: {:?}", rejected[0]).into());
             }
         }
         let previous = self.index;

@@ -5,9 +5,9 @@
 //! question for news or the lease is asked again by the scheduler itself, which knows by then what
 //! has become of its copy.
 
-use crate::link::{LinkError, MasterLink};
-use crate::settings::BadSetting;
-use crate::{Scheduler, Settings};
+use crate::config::InvalidConfig;
+use crate::master_link::{LinkError, MasterLink};
+use crate::{Scheduler, SchedulerConfig};
 use cellwright_api::client::{Client, ClientError};
 use cellwright_api::internal::{LeaseAnswer, LeaseRequest, LogAnswer, Proposal, ProposalAnswer};
 use cellwright_cell::time::Span;
@@ -48,15 +48,15 @@ impl MasterLink for HttpLink {
 /// A setting that cannot be.
 pub fn schedule(
     client: Client,
-    settings: Settings,
-) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, BadSetting> {
+    settings: SchedulerConfig,
+) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, InvalidConfig> {
     let scheduler = Scheduler::new(Arc::new(HttpLink::new(client)), settings)?;
     Ok(Box::pin(scheduler.run()))
 }
 
 fn link_error(error: ClientError) -> LinkError {
     match error {
-        ClientError::Api(error) => LinkError::Refused(error.to_string()),
+        ClientError::Api(error) => LinkError::Rejected(error.to_string()),
         other => LinkError::Unreachable(other.to_string()),
     }
 }

@@ -7,8 +7,8 @@
 //! A plan is cut into commands of bounded size in its own order, because a later group may need the
 //! room that the victims of an earlier one leave. A group is never cut: it is taken whole.
 
-use crate::copy::CellCopy;
-use crate::lane::Lane;
+use crate::cell_copy::CellCopy;
+use crate::scheduler_shard::SchedulerShard;
 use cellwright_api::internal::Proposal;
 use cellwright_cell::command::{Actor, Command, Request};
 use cellwright_cell::id::TaskId;
@@ -21,48 +21,49 @@ use std::collections::VecDeque;
 
 /// Makes passes for one lane.
 #[derive(Clone, Debug)]
-pub struct Passer {
+pub struct PassRunner {
     pub solver: Solver,
-    pub lane: Lane,
+    pub shard: SchedulerShard,
     pub seed: u64,
     /// Assignments and victims in one command, unless a single group has more.
-    pub chunk: usize,
+    pub chunk_size: usize,
 }
 
 /// What a pass wants done and what it could not do.
 #[derive(Clone, Debug, Default)]
-pub struct Planned {
+pub struct PassPlan {
     pub chunks: VecDeque<Plan>,
     /// Tasks of the lane that found no place.
     pub pending: usize,
     /// Tasks of the lane whose time has not come.
-    pub not_yet: usize,
+    pub not_due: usize,
     pub stats: Stats,
 }
 
 /// When a waiting task's chances change by the clock alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct Wakeups {
     /// A task may start.
-    pub start: Option<Time>,
+    pub next_start: Option<Time>,
     /// A machine that a task crashed on may be tried again. Judged by the time of the log: until
     /// an entry says that it has come, it has not.
-    pub forgiven: Option<Time>,
+    pub crash_avoidance_ends: Option<Time>,
 }
 
-impl Passer {
+impl PassRunner {
     /// Tries every waiting task of the lane once. The copy must be synced; its board holds the
     /// result until the next sync.
-    pub fn pass(&self, copy: &mut CellCopy, now: Time) -> Planned {
+    pub fn pass(&self, copy: &mut CellCopy, now: Time) -> PassPlan {
         let order = self.solver.options.order;
-        let lane = &self.lane;
-        let queue = Queue::only(copy.board(), order, now, self.seed, |spec| self.lane.takes(spec));
-        tracing::trace!(%lane, tasks = queue.len(), "pass");
-        let outcome = self.solver.pass_over(copy.board_mut(), queue, self.seed);
-        Planned {
-            chunks: chunks(outcome.plan, self.chunk),
+        let shard = &self.shard;
+        let queue =
+            Queue::of_jobs(copy.snapshot(), order, now, self.seed, |spec| self.shard.owns(spec));
+        tracing::trace!(%shard, tasks = queue.len(), "pass");
+        let outcome = self.solver.pass_with_queue(copy.snapshot_mut(), queue, self.seed);
+        PassPlan {
+            chunks: split_plan(outcome.plan, self.chunk_size),
             pending: outcome.pending.len(),
-            not_yet: outcome.not_yet,
+            not_due: outcome.not_yet,
             stats: outcome.stats,
         }
     }
@@ -70,44 +71,46 @@ impl Passer {
     /// Whether any task of the lane waits, ready or not.
     #[must_use]
     pub fn has_work(&self, copy: &CellCopy) -> bool {
-        copy.board().pending().iter().any(|task| self.is_mine(copy, *task))
+        copy.snapshot().pending().iter().any(|task| self.is_in_shard(copy, *task))
     }
 
-    fn is_mine(&self, copy: &CellCopy, task: TaskId) -> bool {
-        let job = copy.board().identity_of(task).and_then(|(job, _)| copy.board().job_spec(job));
-        job.is_some_and(|spec| self.lane.takes(spec))
+    fn is_in_shard(&self, copy: &CellCopy, task: TaskId) -> bool {
+        let job =
+            copy.snapshot().identity_of(task).and_then(|(job, _)| copy.snapshot().job_spec(job));
+        job.is_some_and(|spec| self.shard.owns(spec))
     }
 
     /// The next moments after `now` at which time alone gives a task of the lane a chance.
     #[must_use]
-    pub fn due(&self, copy: &CellCopy, now: Time) -> Due {
+    pub fn wakeups(&self, copy: &CellCopy, now: Time) -> Wakeups {
         let earlier =
             |known: Option<Time>, other: Time| Some(known.map_or(other, |t| t.min(other)));
-        let mut due = Due::default();
-        let mine = copy.board().pending().iter().filter(|task| self.is_mine(copy, **task));
-        for row in mine.filter_map(|task| copy.state().tasks().get(*task)) {
+        let mut due = Wakeups::default();
+        let waiting =
+            copy.snapshot().pending().iter().filter(|task| self.is_in_shard(copy, **task));
+        for row in waiting.filter_map(|task| copy.state().tasks().get(*task)) {
             if row.not_before > now {
-                due.start = earlier(due.start, row.not_before);
+                due.next_start = earlier(due.next_start, row.not_before);
             }
             for pair in row.crashed_on.iter().filter(|pair| row.avoids(pair.machine, copy.now())) {
-                due.forgiven = earlier(due.forgiven, pair.until);
+                due.crash_avoidance_ends = earlier(due.crash_avoidance_ends, pair.until);
             }
         }
         due
     }
 }
 
-/// The groups in their order, in plans of at most `most` assignments and victims; a larger group
+/// The groups in their order, in plans of at most `max` assignments and victims; a larger group
 /// has a plan of its own.
 #[must_use]
-pub fn chunks(plan: Plan, most: usize) -> VecDeque<Plan> {
+pub fn split_plan(plan: Plan, max: usize) -> VecDeque<Plan> {
     let size = |group: &Group| group.assignments.len() + group.victims.len();
     let mut chunks: VecDeque<Plan> = VecDeque::new();
     let mut filled = 0;
     for group in plan.groups {
         let grown = filled + size(&group);
         match chunks.back_mut() {
-            Some(chunk) if grown <= most => {
+            Some(chunk) if grown <= max => {
                 filled = grown;
                 chunk.groups.push(group);
             }
@@ -134,7 +137,7 @@ mod tests {
     use cellwright_cell::id::MachineId;
     use cellwright_cell::plan::Assignment;
 
-    fn check(sizes: &[u32], most: usize, want: &[usize]) {
+    fn check(sizes: &[u32], max: usize, want: &[usize]) {
         let mut next = 0;
         let mut group = |size: &u32| {
             let tasks = next..next + *size;
@@ -150,10 +153,10 @@ mod tests {
             Group { victims: vec![], assignments: tasks.map(assignment).collect() }
         };
         let plan = Plan { made_at: 7, groups: sizes.iter().map(&mut group).collect() };
-        let cut = chunks(plan.clone(), most);
+        let cut = split_plan(plan.clone(), max);
         let counts: Vec<usize> =
             cut.iter().map(|p| p.groups.iter().map(|g| g.assignments.len()).sum()).collect();
-        assert_eq!(counts, want, "{sizes:?} by {most}");
+        assert_eq!(counts, want, "{sizes:?} by {max}");
         assert!(cut.iter().all(|chunk| chunk.made_at == 7));
         let joined: Vec<Group> = cut.into_iter().flat_map(|chunk| chunk.groups).collect();
         assert_eq!(joined, plan.groups, "order and groups stay");

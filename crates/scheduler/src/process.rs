@@ -9,19 +9,19 @@
 //! take over this one's tasks meanwhile. Rejected: a thread of its own for the board. It brings
 //! hand-over and a second clock, and the simulator could not run it.
 
-use crate::copy::CellCopy;
-use crate::duty::{Backoff, Duty, LogClock, Next};
-use crate::link::{LinkError, MasterLink};
-use crate::pass::{self, Passer, Planned};
-use crate::settings::{BadSetting, Settings};
-use crate::tally::{Refused, Tally};
+use crate::cell_copy::CellCopy;
+use crate::config::{InvalidConfig, SchedulerConfig};
+use crate::master_link::{LinkError, MasterLink};
+use crate::pass::{self, PassPlan, PassRunner};
+use crate::pass_planner::{Backoff, LogClock, NextAction, PassPlanner};
+use crate::plan_result::{PlanResult, RejectedByReason};
 use cellwright_api::internal::{
     LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, ProposalAnswer,
 };
 use cellwright_cell::plan::Plan;
 use cellwright_cell::time::Span;
 use cellwright_sched::Solver;
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ const HEAVY_BYTES: usize = 64 << 10;
 
 /// Whether this scheduler schedules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub enum SchedulerRole {
     Active,
     /// Somebody else does; empty: nobody known.
     Standby {
@@ -48,49 +48,49 @@ pub enum Standing {
 
 /// How it stands, for metrics and for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    pub standing: Standing,
+pub struct SchedulerStatus {
+    pub role: SchedulerRole,
     /// How far the copy has come.
     pub index: u64,
     /// Since the start.
     pub passes: PassStatistics,
     /// Groups refused since the start, by reason.
-    pub refused: Refused,
+    pub rejected: RejectedByReason,
     /// How often the copy had to start again.
     pub resyncs: u64,
 }
 
-type Asked<T> = Option<Pin<Box<dyn Future<Output = Result<T, LinkError>> + Send>>>;
+type PendingCall<T> = Option<Pin<Box<dyn Future<Output = Result<T, LinkError>> + Send>>>;
 
 pub struct Scheduler<L> {
     link: Arc<L>,
-    settings: Settings,
-    passer: Passer,
+    settings: SchedulerConfig,
+    pass_runner: PassRunner,
     copy: CellCopy,
-    duty: Duty,
-    clock: LogClock,
+    planner: PassPlanner,
+    log_clock: LogClock,
     started: Instant,
     /// Cut plans still to be proposed, and the one on its way.
-    rest: VecDeque<Plan>,
-    under_way: Plan,
+    remaining_plans: VecDeque<Plan>,
+    in_flight_plan: Plan,
     /// Where the copy stood when it was sent.
     proposed_at: u64,
-    log: Asked<LogAnswer>,
-    log_pause: Backoff,
-    proposal: Asked<ProposalAnswer>,
-    lease: Asked<LeaseAnswer>,
-    lease_asked: u64,
+    log_call: PendingCall<LogAnswer>,
+    log_backoff: Backoff,
+    proposal_call: PendingCall<ProposalAnswer>,
+    lease_call: PendingCall<LeaseAnswer>,
+    lease_requested_at: u64,
     /// When to ask for the lease next.
-    lease_at: u64,
-    lease_pause: Backoff,
+    next_lease_request: u64,
+    lease_backoff: Backoff,
     /// Passes the master has not heard of, and those it is just being told of.
-    untold: PassStatistics,
-    telling: PassStatistics,
-    status: Status,
-    shown: watch::Sender<Status>,
+    unreported_passes: PassStatistics,
+    passes_being_reported: PassStatistics,
+    status: SchedulerStatus,
+    status_sender: watch::Sender<SchedulerStatus>,
 }
 
-enum Heard {
+enum Event {
     Lease(Result<LeaseAnswer, LinkError>),
     Verdicts(Result<ProposalAnswer, LinkError>),
     Log(Result<LogAnswer, LinkError>),
@@ -101,64 +101,64 @@ enum Heard {
 impl<L: MasterLink> Scheduler<L> {
     /// # Errors
     /// The first setting that cannot be.
-    pub fn new(link: Arc<L>, settings: Settings) -> Result<Scheduler<L>, BadSetting> {
-        settings.check()?;
+    pub fn new(link: Arc<L>, settings: SchedulerConfig) -> Result<Scheduler<L>, InvalidConfig> {
+        settings.validate()?;
         let pause = Backoff::new(settings.retry, settings.retry_max);
-        let passer = Passer {
+        let pass_runner = PassRunner {
             solver: Solver::new(settings.options),
-            lane: settings.lane.clone(),
+            shard: settings.shard.clone(),
             seed: settings.seed,
-            chunk: settings.chunk,
+            chunk_size: settings.chunk_size,
         };
         Ok(Scheduler {
             link,
-            passer,
+            pass_runner,
             settings,
             copy: CellCopy::default(),
-            duty: Duty::new(pause),
-            clock: LogClock::default(),
+            planner: PassPlanner::new(pause),
+            log_clock: LogClock::default(),
             started: Instant::now(),
-            rest: VecDeque::new(),
-            under_way: Plan::default(),
+            remaining_plans: VecDeque::new(),
+            in_flight_plan: Plan::default(),
             proposed_at: 0,
-            log: None,
-            log_pause: pause,
-            proposal: None,
-            lease: None,
-            lease_asked: 0,
-            lease_at: 0,
-            lease_pause: pause,
-            untold: PassStatistics::default(),
-            telling: PassStatistics::default(),
-            status: Status::default(),
-            shown: watch::Sender::default(),
+            log_call: None,
+            log_backoff: pause,
+            proposal_call: None,
+            lease_call: None,
+            lease_requested_at: 0,
+            next_lease_request: 0,
+            lease_backoff: pause,
+            unreported_passes: PassStatistics::default(),
+            passes_being_reported: PassStatistics::default(),
+            status: SchedulerStatus::default(),
+            status_sender: watch::Sender::default(),
         })
     }
 
     #[must_use]
-    pub fn status(&self) -> watch::Receiver<Status> {
-        self.shown.subscribe()
+    pub fn status(&self) -> watch::Receiver<SchedulerStatus> {
+        self.status_sender.subscribe()
     }
 
     /// Schedules until dropped.
     pub async fn run(mut self) {
         loop {
-            plant("scheduler");
-            let wake = self.act();
-            let heard = self.hear(wake).await;
-            let at = self.at();
-            match heard {
-                Heard::Lease(answer) => self.on_lease(answer, at),
-                Heard::Verdicts(answer) => self.on_verdicts(answer, at),
-                Heard::Log(answer) => self.on_log(answer, at),
-                Heard::Time => {}
+            failpoint("scheduler");
+            let wake = self.step();
+            let event = self.next_event(wake).await;
+            let at = self.elapsed_millis();
+            match event {
+                Event::Lease(answer) => self.on_lease(answer, at),
+                Event::Verdicts(answer) => self.on_verdicts(answer, at),
+                Event::Log(answer) => self.on_log(answer, at),
+                Event::Time => {}
             }
         }
     }
 
-    async fn hear(&mut self, wake: Option<u64>) -> Heard {
+    async fn next_event(&mut self, wake: Option<u64>) -> Event {
         let at = wake.map(|at| self.started + Duration::from_millis(at));
-        let woken = async {
+        let wake_up = async {
             match at {
                 Some(at) => sleep_until(at).await,
                 None => std::future::pending().await,
@@ -167,15 +167,15 @@ impl<L: MasterLink> Scheduler<L> {
         // In a fixed order, so that a simulated run repeats; none is ready for ever.
         tokio::select! {
             biased;
-            answer = answer(&mut self.lease) => Heard::Lease(answer),
-            answer = answer(&mut self.proposal) => Heard::Verdicts(answer),
-            answer = answer(&mut self.log) => Heard::Log(answer),
-            () = woken => Heard::Time,
+            answer = await_call(&mut self.lease_call) => Event::Lease(answer),
+            answer = await_call(&mut self.proposal_call) => Event::Verdicts(answer),
+            answer = await_call(&mut self.log_call) => Event::Log(answer),
+            () = wake_up => Event::Time,
         }
     }
 
     /// Milliseconds on the steady clock.
-    fn at(&self) -> u64 {
+    fn elapsed_millis(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -183,49 +183,50 @@ impl<L: MasterLink> Scheduler<L> {
 /// Doing what is to be done now.
 impl<L: MasterLink> Scheduler<L> {
     /// Asks what is to be asked, makes a pass if it is time; says when to wake up.
-    fn act(&mut self) -> Option<u64> {
-        let at = self.at();
-        if self.lease.is_none() && self.lease_at <= at {
-            self.ask_lease(at);
+    fn step(&mut self) -> Option<u64> {
+        let at = self.elapsed_millis();
+        if self.lease_call.is_none() && self.next_lease_request <= at {
+            self.request_lease(at);
         }
-        if self.log.is_none() && self.log_pause.pausing(at).is_none() {
-            self.ask_log();
+        if self.log_call.is_none() && self.log_backoff.paused_until(at).is_none() {
+            self.request_log();
         }
-        let wake = self.work(at);
-        self.show(at);
-        let lease_at = self.lease.is_none().then_some(self.lease_at);
-        let log_at = self.log.is_none().then(|| self.log_pause.pausing(at)).flatten();
+        let wake = self.run_next_actions(at);
+        self.publish_status(at);
+        let lease_at = self.lease_call.is_none().then_some(self.next_lease_request);
+        let log_at = self.log_call.is_none().then(|| self.log_backoff.paused_until(at)).flatten();
         [wake, lease_at, log_at].into_iter().flatten().min()
     }
 
-    fn work(&mut self, at: u64) -> Option<u64> {
-        if self.duty.settled(self.copy.index()) && self.copy.take_news() {
-            self.duty.news();
+    fn run_next_actions(&mut self, at: u64) -> Option<u64> {
+        if self.planner.can_sync(self.copy.index()) && self.copy.take_changes() {
+            self.planner.has_changes();
         }
         loop {
-            match self.duty.next(self.copy.index(), &self.clock, self.copy.now(), at) {
-                Next::Wait(until) => return until,
-                Next::Stamp => self.propose(Plan::default()),
-                Next::Pass => self.pass(at),
+            match self.planner.next_action(self.copy.index(), &self.log_clock, self.copy.now(), at)
+            {
+                NextAction::Wait(until) => return until,
+                NextAction::Stamp => self.propose(Plan::default()),
+                NextAction::Pass => self.run_pass(at),
             }
         }
     }
 
-    fn pass(&mut self, at: u64) {
-        let now = self.clock.now(at);
-        let begun = Instant::now();
-        let (passer, copy) = (&self.passer, &mut self.copy);
-        if !passer.has_work(copy) {
-            return self.duty.passed(pass::Due::default());
+    fn run_pass(&mut self, at: u64) {
+        let now = self.log_clock.now(at);
+        let started_at = Instant::now();
+        let (pass_runner, copy) = (&self.pass_runner, &mut self.copy);
+        if !pass_runner.has_work(copy) {
+            return self.planner.on_pass_done(pass::Wakeups::default());
         }
-        let (planned, due) = heavy(|| {
-            let planned = passer.pass(copy, now);
-            (planned, passer.due(copy, now))
+        let (planned, due) = run_heavy(|| {
+            let planned = pass_runner.pass(copy, now);
+            (planned, pass_runner.wakeups(copy, now))
         });
-        self.duty.passed(due);
-        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let Planned { chunks, pending, not_yet, stats } = planned;
-        self.count(PassStatistics {
+        self.planner.on_pass_done(due);
+        let micros = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let PassPlan { chunks, pending, not_due: not_yet, stats } = planned;
+        self.count_passes(PassStatistics {
             passes: 1,
             pending: (pending + not_yet) as u64,
             micros,
@@ -233,56 +234,59 @@ impl<L: MasterLink> Scheduler<L> {
             evaluations: stats.evaluations,
             ..PassStatistics::default()
         });
-        self.rest = chunks;
-        if let Some(plan) = self.rest.pop_front() {
+        self.remaining_plans = chunks;
+        if let Some(plan) = self.remaining_plans.pop_front() {
             self.propose(plan);
         }
     }
 
     fn propose(&mut self, plan: Plan) {
-        self.duty.proposing();
-        self.under_way = plan.clone();
+        self.planner.is_proposing();
+        self.in_flight_plan = plan.clone();
         self.proposed_at = self.copy.index();
-        let (link, patience) = (Arc::clone(&self.link), self.settings.patience);
+        let (link, answer_timeout) = (Arc::clone(&self.link), self.settings.answer_timeout);
         let proposal = pass::proposal(&self.settings.name, plan);
-        self.proposal =
-            Some(Box::pin(async move { within(patience, link.propose(proposal)).await }));
+        self.proposal_call =
+            Some(Box::pin(
+                async move { with_timeout(answer_timeout, link.propose(proposal)).await },
+            ));
     }
 
-    fn ask_log(&mut self) {
+    fn request_log(&mut self) {
         let (link, index) = (Arc::clone(&self.link), self.copy.index());
-        let Settings { poll, patience, .. } = self.settings;
-        let longest = Span(poll.0.saturating_add(patience.0));
-        self.log =
-            Some(Box::pin(async move { within(longest, link.log_after(index, poll)).await }));
+        let SchedulerConfig { poll_wait: poll, answer_timeout, .. } = self.settings;
+        let longest = Span(poll.0.saturating_add(answer_timeout.0));
+        self.log_call =
+            Some(Box::pin(async move { with_timeout(longest, link.log_after(index, poll)).await }));
     }
 
-    fn ask_lease(&mut self, at: u64) {
-        self.lease_asked = at;
-        self.telling = std::mem::take(&mut self.untold);
-        self.untold.pending = self.telling.pending;
+    fn request_lease(&mut self, at: u64) {
+        self.lease_requested_at = at;
+        self.passes_being_reported = std::mem::take(&mut self.unreported_passes);
+        self.unreported_passes.pending = self.passes_being_reported.pending;
         let request = LeaseRequest {
             scheduler: self.settings.name.to_string(),
-            lane: self.settings.lane.name().to_owned(),
-            passes: self.telling,
+            scheduler_shard: self.settings.shard.name().to_owned(),
+            passes: self.passes_being_reported,
             wall: cellwright_cell::time::Time::ZERO,
         };
-        let (link, patience) = (Arc::clone(&self.link), self.settings.patience);
-        self.lease = Some(Box::pin(async move { within(patience, link.lease(request)).await }));
+        let (link, answer_timeout) = (Arc::clone(&self.link), self.settings.answer_timeout);
+        self.lease_call =
+            Some(Box::pin(async move { with_timeout(answer_timeout, link.lease(request)).await }));
     }
 
-    fn count(&mut self, more: PassStatistics) {
-        self.untold.add(&more);
-        self.status.passes.add(&more);
+    fn count_passes(&mut self, more: PassStatistics) {
+        self.unreported_passes.merge(&more);
+        self.status.passes.merge(&more);
     }
 
-    fn show(&mut self, at: u64) {
+    fn publish_status(&mut self, at: u64) {
         self.status.index = self.copy.index();
-        if self.status.standing == Standing::Active && !self.duty.active(at) {
-            self.status.standing = Standing::Unknown;
+        if self.status.role == SchedulerRole::Active && !self.planner.is_active(at) {
+            self.status.role = SchedulerRole::Unknown;
         }
         let status = &self.status;
-        self.shown.send_if_modified(|shown| {
+        self.status_sender.send_if_modified(|shown| {
             let changed = *shown != *status;
             if changed {
                 shown.clone_from(status);
@@ -297,27 +301,28 @@ impl<L: MasterLink> Scheduler<L> {
     fn on_lease(&mut self, answer: Result<LeaseAnswer, LinkError>, at: u64) {
         match answer {
             Ok(LeaseAnswer { granted, holder, length }) => {
-                self.lease_pause.worked();
+                self.lease_backoff.reset();
                 // A third, so that two questions may go wrong before the lease is over.
                 let third = Span(length.0 / 3).max(self.settings.retry);
-                self.lease_at = at.max(self.lease_asked.saturating_add(third.0));
+                self.next_lease_request = at.max(self.lease_requested_at.saturating_add(third.0));
                 if granted {
-                    self.duty.granted(self.lease_asked, length, at);
-                    self.status.standing = Standing::Active;
+                    self.planner.on_lease_granted(self.lease_requested_at, length, at);
+                    self.status.role = SchedulerRole::Active;
                 } else {
-                    self.duty.denied();
-                    self.status.standing = Standing::Standby { holder };
+                    self.planner.on_lease_denied();
+                    self.status.role = SchedulerRole::Standby { holder };
                 }
             }
             Err(error) => {
                 tracing::warn!(%error, "lease not renewed");
-                let later = std::mem::replace(&mut self.untold, self.telling);
-                self.untold.add(&later);
-                self.lease_pause.failed(at);
-                self.lease_at = self.lease_pause.pausing(at).unwrap_or(at);
+                let later =
+                    std::mem::replace(&mut self.unreported_passes, self.passes_being_reported);
+                self.unreported_passes.merge(&later);
+                self.lease_backoff.record_failure(at);
+                self.next_lease_request = self.lease_backoff.paused_until(at).unwrap_or(at);
             }
         }
-        self.telling = PassStatistics::default();
+        self.passes_being_reported = PassStatistics::default();
     }
 
     fn on_verdicts(&mut self, answer: Result<ProposalAnswer, LinkError>, at: u64) {
@@ -327,109 +332,117 @@ impl<L: MasterLink> Scheduler<L> {
                 // It may or may not be in the log. The copy will see it; what is planned twice is
                 // refused by the attempts the plan names.
                 tracing::warn!(%error, "proposal unanswered");
-                self.rest.clear();
-                self.duty.failed(at);
-                return self.catch_up();
+                self.remaining_plans.clear();
+                self.planner.on_proposal_failed(at);
+                return self.sync_copy();
             }
         };
-        let tally = Tally::of(&self.under_way, answer.verdicts.first());
-        for (reason, groups) in &tally.by_reason {
+        let result = PlanResult::of(&self.in_flight_plan, answer.verdicts.first());
+        for (reason, groups) in &result.by_reason {
             tracing::debug!(reason, groups, "groups refused");
-            *self.status.refused.entry(reason).or_default() += groups;
+            *self.status.rejected.entry(reason).or_default() += groups;
         }
-        self.count(PassStatistics {
-            placed: tally.placed,
-            refused: tally.refused,
-            preempted: tally.preempted,
+        self.count_passes(PassStatistics {
+            placed: result.placed,
+            rejected: result.rejected,
+            preempted: result.preempted,
             pending: self.status.passes.pending,
             ..PassStatistics::default()
         });
-        self.duty.answered(answer.index);
+        self.planner.on_proposal_decided(answer.index);
         if answer.index <= self.proposed_at {
             // A new entry that is older than what we have: the cell was restored from the past.
             tracing::warn!(index = answer.index, "the copy is of another log");
-            self.rest.clear();
-            self.log = None;
-            self.replace(CellCopy::default());
+            self.remaining_plans.clear();
+            self.log_call = None;
+            self.replace_copy(CellCopy::default());
         }
-        self.duty.fared(tally.placed, tally.refused, at);
-        if !self.duty.active(at) {
-            self.rest.clear();
+        self.planner.on_plan_result(result.placed, result.rejected, at);
+        if !self.planner.is_active(at) {
+            self.remaining_plans.clear();
         }
-        match self.rest.pop_front() {
+        match self.remaining_plans.pop_front() {
             Some(plan) => self.propose(plan),
-            None => self.catch_up(),
+            None => self.sync_copy(),
         }
     }
 
     fn on_log(&mut self, answer: Result<LogAnswer, LinkError>, at: u64) {
         let followed = match answer {
-            Ok(LogAnswer::Records(records)) => self.follow(&records, at),
-            Ok(LogAnswer::Snapshot { index, term, state }) => self.load(index, term, &state, at),
+            Ok(LogAnswer::Records(records)) => self.apply_records(&records, at),
+            Ok(LogAnswer::Snapshot { index, term, state }) => {
+                self.load_snapshot(index, term, &state, at)
+            }
             Err(error) => Err(error.to_string()),
         };
         match followed {
-            Ok(()) => self.log_pause.worked(),
+            Ok(()) => self.log_backoff.reset(),
             Err(why) => {
                 tracing::warn!(%why, "the log cannot be followed now");
-                self.log_pause.failed(at);
+                self.log_backoff.record_failure(at);
             }
         }
-        self.catch_up();
+        self.sync_copy();
     }
 
-    fn follow(&mut self, records: &[LogRecord], at: u64) -> Result<(), String> {
+    fn apply_records(&mut self, records: &[LogRecord], at: u64) -> Result<(), String> {
         let bytes: usize = records.iter().map(|record| record.entry.len()).sum();
         let copy = &mut self.copy;
-        let mut all = || records.iter().try_for_each(|record| copy.follow(record));
-        let followed = if bytes > HEAVY_BYTES { heavy(all) } else { all() };
+        let mut all = || records.iter().try_for_each(|record| copy.apply_record(record));
+        let followed = if bytes > HEAVY_BYTES { run_heavy(all) } else { all() };
         if !records.is_empty() {
-            self.clock.heard(self.copy.now(), at);
+            self.log_clock.observe(self.copy.now(), at);
         }
-        followed.map_err(|broken| {
-            self.replace(CellCopy::default());
-            broken.to_string()
+        followed.map_err(|error| {
+            self.replace_copy(CellCopy::default());
+            error.to_string()
         })
     }
 
-    fn load(&mut self, index: u64, term: u64, state: &[u8], at: u64) -> Result<(), String> {
-        let copy = heavy(|| CellCopy::load(index, term, state));
-        self.replace(copy.map_err(|why| format!("snapshot {index} cannot be read: {why}"))?);
-        self.clock.heard(self.copy.now(), at);
+    fn load_snapshot(
+        &mut self,
+        index: u64,
+        term: u64,
+        state: &[u8],
+        at: u64,
+    ) -> Result<(), String> {
+        let copy = run_heavy(|| CellCopy::load(index, term, state));
+        self.replace_copy(copy.map_err(|why| format!("snapshot {index} cannot be read: {why}"))?);
+        self.log_clock.observe(self.copy.now(), at);
         Ok(())
     }
 
-    fn replace(&mut self, copy: CellCopy) {
+    fn replace_copy(&mut self, copy: CellCopy) {
         self.status.resyncs += u64::from(self.copy.index() > 0);
         self.copy = copy;
-        self.duty.reloaded();
+        self.planner.on_copy_replaced();
     }
 
     /// Brings the board up to date, unless it holds the result of a plan still open.
-    fn catch_up(&mut self) {
-        if self.duty.settled(self.copy.index()) {
+    fn sync_copy(&mut self) {
+        if self.planner.can_sync(self.copy.index()) {
             let copy = &mut self.copy;
-            heavy(|| copy.sync());
+            run_heavy(|| copy.sync());
         }
     }
 }
 
-async fn answer<T>(asked: &mut Asked<T>) -> Result<T, LinkError> {
-    let Some(question) = asked else { return std::future::pending().await };
-    let answer = question.await;
-    *asked = None;
+async fn await_call<T>(call: &mut PendingCall<T>) -> Result<T, LinkError> {
+    let Some(in_flight) = call else { return std::future::pending().await };
+    let answer = in_flight.await;
+    *call = None;
     answer
 }
 
-async fn within<T>(
-    patience: Span,
-    question: impl Future<Output = Result<T, LinkError>>,
+async fn with_timeout<T>(
+    answer_timeout: Span,
+    in_flight: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    let answered = timeout(Duration::from_millis(patience.0), question).await;
-    answered.unwrap_or(Err(LinkError::NoAnswer(patience)))
+    let answered = timeout(Duration::from_millis(answer_timeout.0), in_flight).await;
+    answered.unwrap_or(Err(LinkError::NoAnswer(answer_timeout)))
 }
 
-fn heavy<T>(work: impl FnOnce() -> T) -> T {
+fn run_heavy<T>(work: impl FnOnce() -> T) -> T {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),
         _ => work(),

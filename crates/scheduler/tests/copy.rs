@@ -6,43 +6,43 @@ mod support;
 use cellwright_api::internal::LogRecord;
 use cellwright_cell::command::{Command, Request};
 use cellwright_cell::encode;
-use cellwright_sched::{Board, Solver};
+use cellwright_sched::{ClusterSnapshot, Solver};
 use cellwright_scheduler::CellCopy;
-use cellwright_scheduler::copy::Broken;
-use cellwright_scheduler::pass::Passer;
-use support::life::{self, Draw};
-use support::{Inside, Lane, OneMaster};
+use cellwright_scheduler::cell_copy::FollowError;
+use cellwright_scheduler::pass::PassRunner;
+use support::random_cell::{self, TestRng};
+use support::{InMemoryMaster, MasterState, SchedulerShard};
 
-fn passer(seed: u64) -> Passer {
-    let (solver, lane) = (Solver::default(), Lane::new("").unwrap());
-    Passer { solver, lane, seed, chunk: 5 }
+fn pass_runner(seed: u64) -> PassRunner {
+    let (solver, shard) = (Solver::default(), SchedulerShard::new("").unwrap());
+    PassRunner { solver, shard, seed, chunk_size: 5 }
 }
 
 /// Lives for some entries, plans of a scheduler among them; the copy follows each.
-fn live(seed: u64, entries: u32, mut look: impl FnMut(&Inside, &mut CellCopy)) {
-    let master = OneMaster::with_machines(5, 100);
-    let mut inside = master.inside();
-    let mut draw = Draw(seed);
+fn run_random_cell(seed: u64, entries: u32, mut inspect: impl FnMut(&MasterState, &mut CellCopy)) {
+    let master = InMemoryMaster::with_machines(5, 100);
+    let mut master_state = master.state();
+    let mut rng = TestRng(seed);
     let mut copy = CellCopy::default();
-    for record in inside.records() {
-        copy.follow(record).unwrap();
+    for record in master_state.records() {
+        copy.apply_record(record).unwrap();
     }
     for _ in 0..entries {
         copy.sync();
-        let requests = match draw.one_in(3) {
+        let requests = match rng.one_in(3) {
             true => {
-                let plans = passer(seed).pass(&mut copy, inside.state.now()).chunks;
+                let plans = pass_runner(seed).pass(&mut copy, master_state.state.now()).chunks;
                 let command = |plan| Command::CommitPlan(plan);
-                let request = |command| Request::sent(command, &inside.state);
+                let request = |command| Request::from_default_sender(command, &master_state.state);
                 // The last chunk is lost on the way.
-                let sent = plans.len().saturating_sub(usize::from(draw.one_in(3)));
+                let sent = plans.len().saturating_sub(usize::from(rng.one_in(3)));
                 plans.into_iter().take(sent).map(command).map(request).collect()
             }
-            false => life::requests(&inside, &mut draw),
+            false => random_cell::requests(&master_state, &mut rng),
         };
-        inside.apply(requests);
-        copy.follow(inside.records().last().unwrap()).unwrap();
-        look(&inside, &mut copy);
+        master_state.apply(requests);
+        copy.apply_record(master_state.records().last().unwrap()).unwrap();
+        inspect(&master_state, &mut copy);
     }
 }
 
@@ -50,13 +50,14 @@ fn live(seed: u64, entries: u32, mut look: impl FnMut(&Inside, &mut CellCopy)) {
 fn the_copy_equals_the_master_at_every_index() {
     for seed in 0..12 {
         let mut placed = 0;
-        live(seed, 150, |inside, copy| {
-            assert_eq!(copy.index(), inside.last(), "seed {seed}");
-            assert_eq!(Some(&copy.hash()), inside.hashes.last(), "seed {seed}");
+        run_random_cell(seed, 150, |master_state, copy| {
+            assert_eq!(copy.index(), master_state.last(), "seed {seed}");
+            assert_eq!(Some(&copy.hash()), master_state.hashes.last(), "seed {seed}");
             copy.sync();
-            let same = copy.board().same_as(&Board::from_state(&inside.state));
-            assert_eq!(same, Ok(()), "seed {seed} at {}", inside.last());
-            placed = inside.scheduled();
+            let same =
+                copy.snapshot().compare_with(&ClusterSnapshot::from_state(&master_state.state));
+            assert_eq!(same, Ok(()), "seed {seed} at {}", master_state.last());
+            placed = master_state.scheduled();
         });
         assert!(placed > 20, "seed {seed}: only {placed} placements, nothing was tried");
     }
@@ -66,44 +67,47 @@ fn the_copy_equals_the_master_at_every_index() {
 fn a_copy_from_a_snapshot_goes_on_like_the_first() {
     for seed in 20..24 {
         let mut late: Option<CellCopy> = None;
-        live(seed, 60, |inside, copy| {
+        run_random_cell(seed, 60, |master_state, copy| {
             match &mut late {
-                Some(late) => late.follow(inside.records().last().unwrap()).unwrap(),
-                None if inside.records().len() > 40 => {
-                    let bytes = encode::save(&inside.state);
-                    late = Some(CellCopy::load(inside.last(), copy.term(), &bytes).unwrap());
+                Some(late) => late.apply_record(master_state.records().last().unwrap()).unwrap(),
+                None if master_state.records().len() > 40 => {
+                    let bytes = encode::save(&master_state.state);
+                    late = Some(CellCopy::load(master_state.last(), copy.term(), &bytes).unwrap());
                 }
                 None => return,
             }
             let late = late.as_mut().unwrap();
             assert_eq!((late.index(), late.hash()), (copy.index(), copy.hash()), "seed {seed}");
             late.sync();
-            assert_eq!(late.board().same_as(&Board::from_state(&inside.state)), Ok(()));
+            assert_eq!(
+                late.snapshot().compare_with(&ClusterSnapshot::from_state(&master_state.state)),
+                Ok(())
+            );
         });
         assert!(late.is_some());
     }
 }
 
 fn check(spoil: fn(&mut LogRecord), want: &str) {
-    let master = OneMaster::with_machines(2, 10);
-    let inside = master.inside();
+    let master = InMemoryMaster::with_machines(2, 10);
+    let master_state = master.state();
     let mut copy = CellCopy::default();
-    let (last, before) = inside.records().split_last().unwrap();
-    before.iter().for_each(|record| copy.follow(record).unwrap());
+    let (last, before) = master_state.records().split_last().unwrap();
+    before.iter().for_each(|record| copy.apply_record(record).unwrap());
     let (index, hash) = (copy.index(), copy.hash());
     let mut record = last.clone();
     spoil(&mut record);
-    let said = match copy.follow(&record) {
+    let error = match copy.apply_record(&record) {
         Ok(()) => "fine",
-        Err(Broken::Gap { .. }) => "gap",
-        Err(Broken::OlderTerm { .. }) => "older term",
-        Err(Broken::Unreadable { .. }) => "unreadable",
+        Err(FollowError::Gap { .. }) => "gap",
+        Err(FollowError::OlderTerm { .. }) => "older term",
+        Err(FollowError::Unreadable { .. }) => "unreadable",
     };
-    assert_eq!(said, want);
+    assert_eq!(error, want);
     if want != "fine" {
         assert_eq!((copy.index(), copy.hash()), (index, hash), "nothing of it was applied");
-        copy.follow(last).unwrap();
-        assert_eq!(copy.index(), inside.last());
+        copy.apply_record(last).unwrap();
+        assert_eq!(copy.index(), master_state.last());
     }
 }
 
@@ -118,24 +122,24 @@ fn a_record_that_does_not_belong_there_is_refused() {
     check(|record| record.term = 0, "older term");
     check(|record| record.entry.truncate(12), "unreadable");
     check(|record| *record.entry.last_mut().unwrap() ^= 1, "unreadable");
-    let refused = CellCopy::load(1, 1, b"not a state");
-    assert!(refused.is_err());
+    let rejected = CellCopy::load(1, 1, b"not a state");
+    assert!(rejected.is_err());
 }
 
 #[test]
 fn only_what_may_help_is_news() {
-    let master = OneMaster::with_machines(1, 10);
+    let master = InMemoryMaster::with_machines(1, 10);
     let mut copy = CellCopy::default();
     let mut seen = 0;
     let mut check = |command: Option<Command>, want: bool| {
-        let said = format!("{command:?}");
-        command.into_iter().for_each(|command| master.must(command));
-        let inside = master.inside();
-        inside.records()[seen..].iter().for_each(|record| copy.follow(record).unwrap());
-        seen = inside.records().len();
+        let error = format!("{command:?}");
+        command.into_iter().for_each(|command| master.apply_ok(command));
+        let master_state = master.state();
+        master_state.records()[seen..].iter().for_each(|record| copy.apply_record(record).unwrap());
+        seen = master_state.records().len();
         copy.sync();
-        assert_eq!(copy.take_news(), want, "{said}");
-        let plans = passer(1).pass(&mut copy, inside.state.now()).chunks;
+        assert_eq!(copy.take_changes(), want, "{error}");
+        let plans = pass_runner(1).pass(&mut copy, master_state.state.now()).chunks;
         copy.sync();
         plans.into_iter().next().map(Command::CommitPlan)
     };

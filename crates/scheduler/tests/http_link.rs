@@ -1,7 +1,7 @@
 //! The three questions as they go over the wire, to a listener on loopback that knows one answer.
 
-use cellwright_api::client::parts::{LEASE_PATH, LOG_PATH, LogRequest, PROPOSE_PATH};
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::internal_calls::{LEASE_PATH, LOG_PATH, LogRequest, PROPOSE_PATH};
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::internal::{
     LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
 };
@@ -28,7 +28,7 @@ async fn answering(status: &str, body: Vec<u8>) -> (HttpLink, JoinHandle<(String
         stream.write_all(&body).await.unwrap();
         request
     });
-    let client = Client::new(Settings::new(vec![address])).unwrap();
+    let client = Client::new(ApiClientConfig::new(vec![address])).unwrap();
     (HttpLink::new(client), served)
 }
 
@@ -60,9 +60,9 @@ async fn the_three_questions_and_their_answers() {
     let answer = LogAnswer::Records(vec![record]);
     let (link, served) = answering("200 OK", wire(&answer)).await;
     assert_eq!(link.log_after(7, Span(50)).await, Ok(answer));
-    let asked = served.await.unwrap();
+    let received = served.await.unwrap();
     let request = LogRequest { after: 7, wait: Span(50) };
-    assert_eq!(asked, (LOG_PATH.to_owned(), wire(&request)));
+    assert_eq!(received, (LOG_PATH.to_owned(), wire(&request)));
 
     let proposal: Proposal =
         pass::proposal(&Name::new("s1").unwrap(), Plan { made_at: 4, groups: vec![] });
@@ -74,28 +74,28 @@ async fn the_three_questions_and_their_answers() {
     let passes = PassStatistics { passes: 3, ..PassStatistics::default() };
     let request = LeaseRequest {
         scheduler: "s1".into(),
-        lane: "gpu".into(),
+        scheduler_shard: "gpu".into(),
         passes,
         wall: cellwright_cell::time::Time::ZERO,
     };
     let answer = LeaseAnswer { granted: true, holder: "s1".into(), length: Span(9) };
     let (link, served) = answering("200 OK", wire(&answer)).await;
     assert_eq!(link.lease(request.clone()).await, Ok(answer));
-    let (path, asked) = served.await.unwrap();
-    let mut asked: LeaseRequest = postcard::from_bytes(&asked).unwrap();
+    let (path, received) = served.await.unwrap();
+    let mut received: LeaseRequest = postcard::from_bytes(&received).unwrap();
     // The link says by which clock it asks.
-    assert!(asked.wall > request.wall);
-    asked.wall = request.wall;
-    assert_eq!((path, wire(&asked)), (LEASE_PATH.to_owned(), wire(&request)));
+    assert!(received.wall > request.wall);
+    received.wall = request.wall;
+    assert_eq!((path, wire(&received)), (LEASE_PATH.to_owned(), wire(&request)));
 }
 
 #[tokio::test]
 async fn what_the_master_refuses_and_what_never_arrived_are_told_apart() {
-    let said = br#"{"code":"not-allowed","message":"not a scheduler","hint":"","details":{}}"#;
-    let (link, served) = answering("403 Forbidden", said.to_vec()).await;
-    let refused =
+    let body = br#"{"code":"not-allowed","message":"not a scheduler","hint":"","details":{}}"#;
+    let (link, served) = answering("403 Forbidden", body.to_vec()).await;
+    let rejected =
         link.propose(pass::proposal(&Name::new("s1").unwrap(), Plan::default())).await.unwrap_err();
-    assert!(matches!(&refused, LinkError::Refused(why) if why.contains("not a scheduler")));
+    assert!(matches!(&rejected, LinkError::Rejected(why) if why.contains("not a scheduler")));
     served.await.unwrap();
     let (link, served) = answering("200 OK", b"\xff\xff".to_vec()).await;
     let odd =

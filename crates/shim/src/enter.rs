@@ -1,12 +1,12 @@
 //! The first moments of a plain program with a control group: a process that goes into its group,
 //! and then becomes the program (`cell shim --enter …`, typed by shims). So there is nothing a
 //! program takes outside of its limits. It goes by itself, for whoever is moved by another waits
-//! for the whole machine (`crates/isolate/src/cgroup/entering.rs`).
+//! for the whole machine (`crates/isolate/src/cgroup/join.rs`).
 //!
 //! Rejected: the shim enters the group, starts the program and leaves. Under a small limit it is
 //! the shim that the kernel would kill, and with it the program's end would be lost.
 
-use cellwright_isolate::cgroup::ITSELF;
+use cellwright_isolate::cgroup::SELF_PID;
 use rustix::io::{dup, read, retry_on_intr, write};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -19,37 +19,37 @@ use std::process::{Command, ExitCode, Stdio};
 
 pub const ENTER: &str = "--enter";
 /// Stands for a user or group that stays.
-pub const SAME: &str = "-";
+pub const KEEP_ID: &str = "-";
 /// What the waiting process is told first.
-pub const GO: &[u8] = b"g";
+pub const GO_PREFIX: &[u8] = b"g";
 
 /// What it is told after that, to the end of what is said.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Going {
+pub struct EnterMessage {
     /// The doors of its control group.
     pub entrances: Vec<PathBuf>,
     /// The whole environment of the program.
     pub env: Vec<(String, String)>,
 }
 
-fn told(line: &OwnedFd) -> Option<Going> {
-    let mut said = Vec::new();
+fn read_message(line: &OwnedFd) -> Option<EnterMessage> {
+    let mut received = Vec::new();
     let mut piece = [0u8; 4096];
     loop {
         match retry_on_intr(|| read(line, &mut piece)).ok()? {
             0 => break,
-            count => said.extend_from_slice(&piece[..count]),
+            count => received.extend_from_slice(&piece[..count]),
         }
     }
-    serde_json::from_slice(said.strip_prefix(GO)?).ok()
+    serde_json::from_slice(received.strip_prefix(GO_PREFIX)?).ok()
 }
 
 /// Goes into the group. This process has one thread, so all of it goes.
-fn go_in(entrances: &[PathBuf]) -> Result<(), String> {
+fn join_cgroup(entrances: &[PathBuf]) -> Result<(), String> {
     for entrance in entrances {
         let opened = OpenOptions::new().write(true).open(entrance);
         opened
-            .and_then(|mut file| file.write_all(ITSELF.as_bytes()))
+            .and_then(|mut file| file.write_all(SELF_PID.as_bytes()))
             .map_err(|why| format!("cannot enter {}: {why}", entrance.display()))?;
     }
     Ok(())
@@ -67,13 +67,13 @@ pub fn enter(words: &[OsString]) -> ExitCode {
         return ExitCode::FAILURE;
     }
     // The shim is gone, or told half: nobody would know of the program.
-    let Some(going) = told(&line) else { return ExitCode::FAILURE };
+    let Some(message) = read_message(&line) else { return ExitCode::FAILURE };
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(going.env).stdin(Stdio::null());
+    command.args(arguments).env_clear().envs(message.env).stdin(Stdio::null());
     if let (Some(user), Some(group)) = (number(user), number(group)) {
         command.uid(user).gid(group);
     }
-    let why = match go_in(&going.entrances) {
+    let why = match join_cgroup(&message.entrances) {
         Ok(()) => command.exec().to_string(),
         Err(why) => why,
     };

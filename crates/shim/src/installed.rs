@@ -1,7 +1,7 @@
 //! The program `cell-shim` as a file: opened once and started by its descriptor, so that whoever
 //! starts shims goes on with the one that it knows, whatever becomes of the file.
 
-use crate::{BUILD, VERB, WHICH};
+use crate::{BUILD, BUILD_FLAG, VERB};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Installed(OwnedFd);
 
 /// Why a file is not taken.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTaken {
+pub enum UnusableShim {
     #[error("it cannot be run: {0}")]
     Io(#[from] io::Error),
     #[error("it is of build {0:?}, not {BUILD}")]
@@ -28,16 +28,16 @@ impl Installed {
     ///
     /// # Errors
     /// When it cannot be run, or is of another build.
-    pub fn open(path: &Path) -> Result<Option<Installed>, NotTaken> {
+    pub fn open(path: &Path) -> Result<Option<Installed>, UnusableShim> {
         let file = match open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => Installed(file),
             Err(Errno::NOENT) => return Ok(None),
-            Err(why) => return Err(NotTaken::Io(why.into())),
+            Err(why) => return Err(UnusableShim::Io(why.into())),
         };
         let mut command = Command::new(file.path());
-        command.args([VERB, WHICH]).stdin(Stdio::null()).stderr(Stdio::null());
-        let said = String::from_utf8_lossy(&command.output()?.stdout).trim().to_owned();
-        if said == BUILD { Ok(Some(file)) } else { Err(NotTaken::OtherBuild(said)) }
+        command.args([VERB, BUILD_FLAG]).stdin(Stdio::null()).stderr(Stdio::null());
+        let build = String::from_utf8_lossy(&command.output()?.stdout).trim().to_owned();
+        if build == BUILD { Ok(Some(file)) } else { Err(UnusableShim::OtherBuild(build)) }
     }
 
     /// What starts it, for as long as this is held. The descriptor is closed in whoever is started,

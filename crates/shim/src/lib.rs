@@ -10,7 +10,6 @@
 //! Rejected: one shim for all tasks. It would be as important as the agent, and its crash would
 //! take every task's end with it.
 
-pub mod begin;
 pub mod boot;
 pub mod enter;
 pub mod installed;
@@ -19,18 +18,19 @@ pub mod open_files;
 pub mod proc;
 pub mod protocol;
 pub mod record;
-pub mod room;
+pub mod sandbox;
 #[cfg(test)]
 mod scratch;
 mod serve;
+pub mod spawn;
 mod task;
 
-use crate::record::{Keep, RecordError, is_link, open_lock, open_plain};
-use cellwright_supervise::{EXIT_CODE, caught, report_in_one_line};
+use crate::record::{Durability, RecordError, is_link, open_lock, open_plain};
+use cellwright_supervise::{EXIT_CODE, catch_panic, report_in_one_line};
 use enter::ENTER;
-use protocol::{BEGUN, Begun, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET};
+use protocol::{BEGUN, EXIT, Exit, LAUNCH, LOCK, Launch, SOCKET, ShimRecord};
 use rustix::fs::{FlockOperation, flock};
-use serve::Ears;
+use serve::ShimRuntime;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -41,25 +41,25 @@ use std::process::ExitCode;
 /// The word that every call begins with, of `cell` and of `cell-shim` alike.
 pub const VERB: &str = "shim";
 /// Asks a program which build of the shim is in it.
-pub const WHICH: &str = "--build";
+pub const BUILD_FLAG: &str = "--build";
 /// The file that is installed beside `cell`.
-pub const FILE: &str = "cell-shim";
+pub const SHIM_BINARY: &str = "cell-shim";
 /// Names the sources that this shim was built from.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("CELL_SHIM_BUILD"));
 
 /// Does what `words` ask for, if they are for a shim: `shim FOLDER`, `shim --enter …` or
 /// `shim --build`.
 #[must_use]
-pub fn called(words: &[OsString]) -> Option<ExitCode> {
+pub fn dispatch(words: &[OsString]) -> Option<ExitCode> {
     let [verb, words @ ..] = words else { return None };
     if verb != VERB {
         return None;
     }
     // Nothing of a task's is left in files by a crash of what stands around it.
-    let _never = begin::no_core();
+    let _no_core_result = spawn::disable_core_dumps();
     match words {
         [enter, program @ ..] if enter == ENTER => Some(enter::enter(program)),
-        [which] if which == WHICH => {
+        [which] if which == BUILD_FLAG => {
             // Who asked may be gone.
             let _ = writeln!(io::stdout(), "{BUILD}");
             Some(ExitCode::SUCCESS)
@@ -91,30 +91,30 @@ pub fn run(folder: &Path) -> ExitCode {
     let _ = rustix::thread::set_name(c"cell-shim");
     open_files::lower();
     report_in_one_line();
-    caught(|| live(folder)).unwrap_or_else(|panicked| {
+    catch_panic(|| run_shim(folder)).unwrap_or_else(|panicked| {
         // The agent finds it gone, and ends what it left behind.
         let _ = writeln!(std::io::stderr(), "cell shim: cannot go on: {panicked}");
         ExitCode::from(EXIT_CODE)
     })
 }
 
-fn live(folder: &Path) -> ExitCode {
-    let lived = Ears::open().and_then(|ears| match begin(folder)? {
+fn run_shim(folder: &Path) -> ExitCode {
+    let result = ShimRuntime::open().and_then(|runtime| match claim_attempt(folder)? {
         // Another shim has begun this attempt before: it, or the end it left, is what counts.
         None => Ok(()),
-        Some(held) => ears.serve(held),
+        Some(handles) => runtime.serve(handles),
     });
-    lived.map_or_else(|error| failed(&error), |()| ExitCode::SUCCESS)
+    result.map_or_else(|error| report_failure(&error), |()| ExitCode::SUCCESS)
 }
 
-fn failed(error: &ShimError) -> ExitCode {
+fn report_failure(error: &ShimError) -> ExitCode {
     // The log may be on a disk that is full.
     let _ = writeln!(std::io::stderr(), "cell shim: {error}");
     ExitCode::FAILURE
 }
 
 /// What a shim that has begun holds.
-pub struct Held {
+pub struct ShimHandles {
     /// Held as long as the shim lives.
     pub lock: File,
     pub launch: Launch,
@@ -122,10 +122,10 @@ pub struct Held {
 }
 
 /// Begins, once for every attempt there ever is: whoever links the file `begun` first is the shim.
-fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
+fn claim_attempt(folder: &Path) -> Result<Option<ShimHandles>, ShimError> {
     // Fails for the leader of a process group, which is out of the agent's reach already.
     let _ = rustix::process::setsid();
-    begin::pass_nothing_on();
+    spawn::close_inherited_fds();
     std::env::set_current_dir(folder).map_err(io("enter the folder"))?;
     let pid = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(pid))
@@ -135,14 +135,14 @@ fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
     flock(&lock, FlockOperation::LockExclusive).map_err(|why| io("take the lock")(why.into()))?;
     let launch: Launch = record::read(Path::new(LAUNCH))?.ok_or(ShimError::NoLaunch)?;
     let number = pid.as_raw_nonzero().get();
-    let born = crate::proc::one(number).map_or(0, |process| process.born);
+    let born = crate::proc::get(number).map_or(0, |process| process.born);
     let boot_id = crate::boot::boot_id().map_err(io("read the boot id"))?;
-    if !claim(Path::new(""), &Begun { shim: number, born, boot_id })? {
+    if !claim(Path::new(""), &ShimRecord { shim: number, born, boot_id })? {
         return Ok(None);
     }
     let listener = UnixListener::bind(SOCKET).map_err(io("listen"))?;
     listener.set_nonblocking(true).map_err(io("listen"))?;
-    Ok(Some(Held { lock, launch, listener }))
+    Ok(Some(ShimHandles { lock, launch, listener }))
 }
 
 /// Makes this attempt the caller's, for good; false when it is somebody's already. The record is
@@ -150,10 +150,10 @@ fn begin(folder: &Path) -> Result<Option<Held>, ShimError> {
 ///
 /// # Errors
 /// When the disk refuses.
-pub fn claim(folder: &Path, begun: &Begun) -> Result<bool, ShimError> {
+pub fn claim(folder: &Path, begun: &ShimRecord) -> Result<bool, ShimError> {
     let draft = folder.join(format!("{BEGUN}-{}", std::process::id()));
     // A power cut ends what began, and the next boot knows that without this.
-    record::write(&draft, begun, Keep::Process)?;
+    record::write(&draft, begun, Durability::Process)?;
     let linked = std::fs::hard_link(&draft, folder.join(BEGUN));
     // What is left of a draft does no harm.
     let _ = std::fs::remove_file(&draft);
@@ -196,6 +196,6 @@ pub fn exit_of(folder: &Path) -> Result<Option<Exit>, RecordError> {
 ///
 /// # Errors
 /// When it cannot be read or is damaged.
-pub fn begun_in(folder: &Path) -> Result<Option<Begun>, RecordError> {
+pub fn read_begun(folder: &Path) -> Result<Option<ShimRecord>, RecordError> {
     record::read(&folder.join(BEGUN))
 }

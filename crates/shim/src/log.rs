@@ -40,7 +40,7 @@ impl RotatedLog {
         self.refill(now);
         let room = usize::try_from(self.allowance).unwrap_or(usize::MAX).min(bytes.len());
         if room > 0 && self.dropped > 0 {
-            self.say_dropped();
+            self.write_dropped_note();
         }
         let (kept, lost) = bytes.split_at(room);
         self.allowance -= kept.len() as u64;
@@ -54,11 +54,11 @@ impl RotatedLog {
     /// Says what is still untold.
     pub fn finish(&mut self) {
         if self.dropped > 0 {
-            self.say_dropped();
+            self.write_dropped_note();
         }
     }
 
-    fn say_dropped(&mut self) {
+    fn write_dropped_note(&mut self) {
         let line = format!("\n[cell: dropped {} bytes]\n", self.dropped);
         if self.append(line.as_bytes()).is_ok() {
             self.dropped = 0;
@@ -105,18 +105,18 @@ impl RotatedLog {
     /// The present file becomes number 1, 1 becomes 2, and the oldest goes.
     fn rotate(&mut self) -> io::Result<()> {
         self.file = None;
-        let aside = |number: u32| self.path.with_extension(number.to_string());
+        let numbered = |number: u32| self.path.with_extension(number.to_string());
         let kept = self.settings.files.saturating_sub(1);
         if kept == 0 {
             fs::remove_file(&self.path)?;
         } else {
             for number in (1..kept).rev() {
-                match fs::rename(aside(number), aside(number + 1)) {
+                match fs::rename(numbered(number), numbered(number + 1)) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
             }
-            fs::rename(&self.path, aside(1))?;
+            fs::rename(&self.path, numbered(1))?;
         }
         self.written = 0;
         Ok(())

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
-    cellwright_shim::called(&words).unwrap_or_else(|| {
+    cellwright_shim::dispatch(&words).unwrap_or_else(|| {
         // Only agents and shims start it, and they know how.
         let _ = writeln!(std::io::stderr(), "cell-shim is started by `cell agent start`");
         ExitCode::from(2)

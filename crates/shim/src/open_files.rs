@@ -14,11 +14,11 @@ use std::sync::OnceLock;
 
 /// More than any process here has open. Some systems allow a thousand times as many, and programs
 /// that go through all numbers, as runtimes of containers did, take minutes for it.
-const MOST: u64 = 1 << 20;
+const MAX_OPEN_FILES: u64 = 1 << 20;
 /// What the agent began with, for those whom it starts.
-const VARIABLE: &str = "CELL_OPEN_FILES_BEFORE";
+const ENV_VAR: &str = "CELL_OPEN_FILES_BEFORE";
 
-static BEFORE: OnceLock<u64> = OnceLock::new();
+static INITIAL_LIMIT: OnceLock<u64> = OnceLock::new();
 
 /// Allows this process as many as it may allow itself.
 pub fn raise() {
@@ -28,26 +28,26 @@ pub fn raise() {
         && setrlimit(Resource::Nofile, raised).is_ok()
     {
         // Whoever raises it a second time began with what the first one found.
-        let _ = BEFORE.set(before);
+        let _ = INITIAL_LIMIT.set(before);
     }
 }
 
 /// What the limit is to be, if that is more than it is.
 fn raised(limit: &Rlimit) -> Option<Rlimit> {
-    let most = limit.maximum.unwrap_or(MOST).min(MOST);
+    let most = limit.maximum.unwrap_or(MAX_OPEN_FILES).min(MAX_OPEN_FILES);
     let is_more = limit.current.is_some_and(|now| now < most);
     is_more.then_some(Rlimit { current: Some(most), maximum: limit.maximum })
 }
 
 /// What a process around a task is told in its environment.
-pub fn passed_on() -> Option<(&'static str, String)> {
-    BEFORE.get().map(|before| (VARIABLE, before.to_string()))
+pub fn inherited_env() -> Option<(&'static str, String)> {
+    INITIAL_LIMIT.get().map(|before| (ENV_VAR, before.to_string()))
 }
 
 /// Goes back to what the agent began with, in a process that the agent started.
 pub fn lower() {
-    let told = std::env::var(VARIABLE).ok().and_then(|before| before.parse().ok());
-    let Some(before) = told else { return };
+    let inherited = std::env::var(ENV_VAR).ok().and_then(|before| before.parse().ok());
+    let Some(before) = inherited else { return };
     let limit = getrlimit(Resource::Nofile);
     if let Some(lowered) = lowered(&limit, before) {
         // To give up what one has is always allowed.
@@ -75,10 +75,10 @@ mod tests {
             assert_eq!(raised, expected.map(|now| limit(Some(now), maximum)), "{current:?}");
         };
         check(Some(1024), Some(4096), Some(4096));
-        check(Some(1024), Some(1 << 30), Some(MOST));
-        check(Some(1024), None, Some(MOST));
+        check(Some(1024), Some(1 << 30), Some(MAX_OPEN_FILES));
+        check(Some(1024), None, Some(MAX_OPEN_FILES));
         check(Some(4096), Some(4096), None);
-        check(Some(MOST + 1), Some(1 << 30), None);
+        check(Some(MAX_OPEN_FILES + 1), Some(1 << 30), None);
         check(None, None, None);
     }
 

@@ -24,15 +24,15 @@ pub struct Process {
 
 /// All processes there are now. One that goes away meanwhile is left out.
 #[must_use]
-pub fn all() -> BTreeMap<i32, Process> {
+pub fn list() -> BTreeMap<i32, Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return BTreeMap::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(one).map(|process| (process.pid, process)).collect()
+    pids.filter_map(get).map(|process| (process.pid, process)).collect()
 }
 
 /// The process of this number.
 #[must_use]
-pub fn one(pid: i32) -> Option<Process> {
+pub fn get(pid: i32) -> Option<Process> {
     // A program may call itself anything, also what is no UTF-8.
     let raw = fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(&String::from_utf8_lossy(&raw))
@@ -40,7 +40,7 @@ pub fn one(pid: i32) -> Option<Process> {
 
 /// Its children and theirs, in order of their numbers.
 #[must_use]
-pub fn below(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {
+pub fn descendants(all: &BTreeMap<i32, Process>, root: i32) -> Vec<Process> {
     let is_below = |process: &&Process| {
         let mut at = process.parent;
         // A chain of parents is never longer than the list, whatever was read in between.
@@ -111,8 +111,8 @@ mod tests {
         };
         let list = [(1, 0), (2, 1), (3, 2), (4, 3), (5, 1), (8, 9), (9, 8)];
         let all = list.into_iter().map(|(pid, parent)| (pid, process(pid, parent))).collect();
-        let found: Vec<i32> = below(&all, 2).iter().map(|process| process.pid).collect();
+        let found: Vec<i32> = descendants(&all, 2).iter().map(|process| process.pid).collect();
         assert_eq!(found, [3, 4]);
-        assert_eq!(one(1).map(|process| process.parent), Some(0));
+        assert_eq!(get(1).map(|process| process.parent), Some(0));
     }
 }

@@ -2,8 +2,8 @@
 //! folder. A shim lives longer than the agent that started it, so this is a contract between
 //! versions: fields are added with defaults, never changed.
 
-use cellwright_agent_core::decide::End;
-use cellwright_cell::task::{ExitClass, Notice};
+use cellwright_agent_core::reconcile::End;
+use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -80,7 +80,7 @@ pub struct LogSettings {
 /// Who the shim is, left behind before the program starts. An attempt that has this never begins
 /// again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begun {
+pub struct ShimRecord {
     pub shim: i32,
     /// When the shim was born, in the kernel's ticks: its number may be given to another.
     pub born: u64,
@@ -127,7 +127,7 @@ pub struct Status {
 /// Why the program ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum ExitCause {
     /// Of its own accord, or by a signal that was not ours.
     Itself,
     /// After it had been told to stop.
@@ -149,13 +149,13 @@ pub enum Cause {
 pub struct Exit {
     pub code: Option<i32>,
     pub signal: Option<i32>,
-    pub cause: Cause,
+    pub cause: ExitCause,
     /// Whether the kernel killed some of it for memory, and whose limit was met.
     #[serde(default)]
-    pub memory: MemoryEnd,
+    pub memory: OomCause,
     /// Of one that was told to stop: what became of the warning. Absent: nobody watched.
     #[serde(default)]
-    pub notice: Option<Notice>,
+    pub notice: Option<NoticeOutcome>,
     /// On the boot clock.
     pub started: Option<u64>,
     pub ended: u64,
@@ -167,7 +167,7 @@ pub struct Exit {
 /// What memory had to do with an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MemoryEnd {
+pub enum OomCause {
     #[default]
     Nothing,
     /// It wanted more than its limit.
@@ -179,26 +179,28 @@ pub enum MemoryEnd {
 impl Exit {
     /// What the masters are told of it.
     #[must_use]
-    pub fn end(&self) -> End {
+    pub fn outcome(&self) -> End {
         let out_of_memory = match self.memory {
-            MemoryEnd::Nothing => None,
-            MemoryEnd::OwnLimit => Some(ExitClass::OutOfMemory),
-            MemoryEnd::Bystander => Some(ExitClass::OutOfMemoryBystander),
+            OomCause::Nothing => None,
+            OomCause::OwnLimit => Some(ExitClass::OutOfMemory),
+            OomCause::Bystander => Some(ExitClass::OutOfMemoryBystander),
         };
         match (&self.cause, self.code, self.signal) {
-            (Cause::Condemned { class, .. }, _, _) => class.map_or(End::Gone, End::Failed),
-            (Cause::Told, _, _) => self.notice.map_or(End::Gone, End::Stopped),
-            (Cause::Lost(_), _, _) => End::Gone,
-            (Cause::LeaseOver | Cause::RanTooLong, _, _) => End::Failed(ExitClass::TimedOut),
-            (Cause::CouldNotStart(_), _, _) => End::Failed(ExitClass::CouldNotStart),
-            (Cause::Itself, Some(0), _) => End::Finished,
+            (ExitCause::Condemned { class, .. }, _, _) => class.map_or(End::Gone, End::Failed),
+            (ExitCause::Told, _, _) => self.notice.map_or(End::Gone, End::Stopped),
+            (ExitCause::Lost(_), _, _) => End::Gone,
+            (ExitCause::LeaseOver | ExitCause::RanTooLong, _, _) => {
+                End::Failed(ExitClass::TimedOut)
+            }
+            (ExitCause::CouldNotStart(_), _, _) => End::Failed(ExitClass::CouldNotStart),
+            (ExitCause::Itself, Some(0), _) => End::Finished,
             // One whose child was killed for memory may have coped, and then it finished.
-            (Cause::Itself, _, _) if out_of_memory.is_some() => {
+            (ExitCause::Itself, _, _) if out_of_memory.is_some() => {
                 out_of_memory.map_or(End::Gone, End::Failed)
             }
-            (Cause::Itself, Some(code), _) => End::Failed(ExitClass::Code(code)),
-            (Cause::Itself, None, Some(signal)) => End::Failed(ExitClass::Signal(signal)),
-            (Cause::Itself, None, None) => End::Gone,
+            (ExitCause::Itself, Some(code), _) => End::Failed(ExitClass::Code(code)),
+            (ExitCause::Itself, None, Some(signal)) => End::Failed(ExitClass::Signal(signal)),
+            (ExitCause::Itself, None, None) => End::Gone,
         }
     }
 }
@@ -211,20 +213,23 @@ mod tests {
     fn an_end_is_told_by_its_cause_and_by_what_memory_had_to_do_with_it() {
         let exit = |cause, code, signal, memory| {
             let (notice, started, filtered) = (None, None, false);
-            Exit { code, signal, cause, memory, notice, started, ended: 0, filtered }.end()
+            Exit { code, signal, cause, memory, notice, started, ended: 0, filtered }.outcome()
         };
-        let kill = |memory| exit(Cause::Itself, None, Some(9), memory);
-        assert_eq!(kill(MemoryEnd::Nothing), End::Failed(ExitClass::Signal(9)));
-        assert_eq!(kill(MemoryEnd::OwnLimit), End::Failed(ExitClass::OutOfMemory));
-        assert_eq!(kill(MemoryEnd::Bystander), End::Failed(ExitClass::OutOfMemoryBystander));
-        let own = MemoryEnd::OwnLimit;
+        let kill = |memory| exit(ExitCause::Itself, None, Some(9), memory);
+        assert_eq!(kill(OomCause::Nothing), End::Failed(ExitClass::Signal(9)));
+        assert_eq!(kill(OomCause::OwnLimit), End::Failed(ExitClass::OutOfMemory));
+        assert_eq!(kill(OomCause::Bystander), End::Failed(ExitClass::OutOfMemoryBystander));
+        let own = OomCause::OwnLimit;
         // A shell says so with a code; one that coped without its child finished.
-        assert_eq!(exit(Cause::Itself, Some(137), None, own), End::Failed(ExitClass::OutOfMemory));
-        assert_eq!(exit(Cause::Itself, Some(0), None, own), End::Finished);
-        assert_eq!(exit(Cause::Told, None, Some(9), own), End::Gone);
-        let condemned = |class| Cause::Condemned { class, why: "disk".into() };
+        assert_eq!(
+            exit(ExitCause::Itself, Some(137), None, own),
+            End::Failed(ExitClass::OutOfMemory)
+        );
+        assert_eq!(exit(ExitCause::Itself, Some(0), None, own), End::Finished);
+        assert_eq!(exit(ExitCause::Told, None, Some(9), own), End::Gone);
+        let condemned = |class| ExitCause::Condemned { class, why: "disk".into() };
         let over = Some(ExitClass::OverDiskLimit);
-        let none = MemoryEnd::Nothing;
+        let none = OomCause::Nothing;
         assert_eq!(
             exit(condemned(over), None, Some(9), none),
             End::Failed(ExitClass::OverDiskLimit)
@@ -240,6 +245,6 @@ mod tests {
         assert_eq!((launch.group, launch.container, launch.secrets), (None, None, None));
         let text = r#"{"code": 3, "signal": null, "cause": "itself", "started": 1, "ended": 2}"#;
         let exit: Exit = serde_json::from_str(text).unwrap();
-        assert_eq!(exit.end(), End::Failed(ExitClass::Code(3)));
+        assert_eq!(exit.outcome(), End::Failed(ExitClass::Code(3)));
     }
 }

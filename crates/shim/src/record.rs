@@ -14,7 +14,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
-const HEAD: &str = "cell-record 1 ";
+const HEADER: &str = "cell-record 1 ";
 const LOCK_MODE: u32 = 0o600;
 
 /// Why a record is of no use.
@@ -28,7 +28,7 @@ pub enum RecordError {
 
 /// How much a record must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum Durability {
     /// The end of the process that wrote it.
     Process,
     /// A power cut: flushed, and its folder too.
@@ -39,21 +39,25 @@ pub enum Keep {
 ///
 /// # Errors
 /// When the folder cannot be written.
-pub fn write<T: Serialize>(path: &Path, value: &T, keep: Keep) -> Result<(), RecordError> {
+pub fn write<T: Serialize>(
+    path: &Path,
+    value: &T,
+    durability: Durability,
+) -> Result<(), RecordError> {
     let io = |why| RecordError::Io { path: path.to_owned(), why };
     let body = serde_json::to_string(value)
         .map_err(|why| RecordError::Damaged { path: path.to_owned(), why: why.to_string() })?;
-    let text = format!("{HEAD}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
-    let fresh = path.with_extension(format!("new-{}", std::process::id()));
+    let text = format!("{HEADER}{:016x}\n{body}\n", xxh3_64(body.as_bytes()));
+    let temporary = path.with_extension(format!("new-{}", std::process::id()));
     let mut options = OpenOptions::new();
     let mut file =
-        options.write(true).create(true).truncate(true).mode(0o600).open(&fresh).map_err(io)?;
+        options.write(true).create(true).truncate(true).mode(0o600).open(&temporary).map_err(io)?;
     file.write_all(text.as_bytes()).map_err(io)?;
-    if keep == Keep::PowerCut {
+    if durability == Durability::PowerCut {
         file.sync_all().map_err(io)?;
     }
-    fs::rename(&fresh, path).map_err(io)?;
-    if keep == Keep::Process {
+    fs::rename(&temporary, path).map_err(io)?;
+    if durability == Durability::Process {
         return Ok(());
     }
     // A bare name is in the folder the process is in.
@@ -67,7 +71,7 @@ pub fn write<T: Serialize>(path: &Path, value: &T, keep: Keep) -> Result<(), Rec
 /// When it cannot be read, or is not what was written.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
     let damaged = |why: &str| RecordError::Damaged { path: path.to_owned(), why: why.to_owned() };
-    let text = match text_of(path) {
+    let text = match read_text(path) {
         Ok(text) => text,
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
         // Neither passes by itself.
@@ -76,7 +80,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
         }
         Err(why) => return Err(RecordError::Io { path: path.to_owned(), why }),
     };
-    let rest = text.strip_prefix(HEAD).ok_or_else(|| damaged("no head"))?;
+    let rest = text.strip_prefix(HEADER).ok_or_else(|| damaged("no head"))?;
     let (sum, body) = rest.split_once('\n').ok_or_else(|| damaged("no body"))?;
     let body = body.strip_suffix('\n').ok_or_else(|| damaged("cut off"))?;
     if format!("{:016x}", xxh3_64(body.as_bytes())) != sum {
@@ -87,7 +91,7 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> 
 
 /// Some of these files lie where a task of the agent's own account can reach them: a link there
 /// leads nobody, and a pipe makes nobody wait.
-fn text_of(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     io::read_to_string(open_plain(path, OpenOptions::new().read(true))?)
 }
 
@@ -145,7 +149,7 @@ mod tests {
     fn neither_a_pipe_nor_a_link_is_taken_for_a_record() {
         let scratch = Scratch::new();
         let (real, path) = (scratch.path("real"), scratch.path("exit"));
-        write(&real, &vec![1], Keep::Process).unwrap();
+        write(&real, &vec![1], Durability::Process).unwrap();
         std::os::unix::fs::symlink(&real, &path).unwrap();
         assert!(read::<Vec<u32>>(&path).is_err());
         fs::remove_file(&path).unwrap();
@@ -153,7 +157,7 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         assert!(read::<Vec<u32>>(&path).is_err());
         // Written anew, it is a record again.
-        write(&path, &vec![2], Keep::Process).unwrap();
+        write(&path, &vec![2], Durability::Process).unwrap();
         assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![2]));
     }
 
@@ -162,8 +166,8 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path("exit");
         assert!(read::<Vec<u32>>(&path).unwrap().is_none());
-        for keep in [Keep::Process, Keep::PowerCut] {
-            write(&path, &vec![3, 1, 4], keep).unwrap();
+        for durability in [Durability::Process, Durability::PowerCut] {
+            write(&path, &vec![3, 1, 4], durability).unwrap();
             assert_eq!(read::<Vec<u32>>(&path).unwrap(), Some(vec![3, 1, 4]));
         }
         let good = fs::read(&path).unwrap();

@@ -1,11 +1,11 @@
 //! The program and everything below it: started once, told to stop, swept away, reaped.
 
-use crate::begin::begin;
 use crate::boot;
 use crate::proc::Process;
-use crate::protocol::{Cause, Exit, Launch, MemoryEnd, Status, VERSION};
-use crate::room::Room;
-use cellwright_cell::task::{ExitClass, Notice};
+use crate::protocol::{Exit, ExitCause, Launch, OomCause, Status, VERSION};
+use crate::sandbox::Sandbox;
+use crate::spawn::spawn_program;
+use cellwright_cell::task::{ExitClass, NoticeOutcome};
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, WaitStatus, kill_process,
     kill_process_group, wait, waitid, waitpid,
@@ -14,18 +14,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// Between two sweeps of what does not die at once; doubled from one to the next, up to the second.
-const SWEEP_MILLIS: u64 = 20;
-const SWEEP_MILLIS_MOST: u64 = 1000;
+const SWEEP_INTERVAL_MILLIS: u64 = 20;
+const MAX_SWEEP_INTERVAL_MILLIS: u64 = 1000;
 /// Passes in which what forks faster than it is found is stopped, before all of it is killed.
 const STOP_PASSES: u32 = 20;
 /// A lease is looked at this often at least: the timer under it stands still while the machine
 /// sleeps, the lease does not.
-const LEASE_LOOK_MILLIS: u64 = 1000;
+const LEASE_CHECK_MILLIS: u64 = 1000;
 /// When the unified hierarchy is to count a program that runs: most that end soon have ended by
 /// then, and for those it would be work for nothing.
 const COUNT_AFTER_MILLIS: u64 = 20;
 /// Sees an end and leaves it to be reaped.
-const LOOK_ONLY: WaitIdOptions =
+const WAIT_WITHOUT_REAPING: WaitIdOptions =
     WaitIdOptions::EXITED.union(WaitIdOptions::NOHANG).union(WaitIdOptions::NOWAIT);
 
 /// The program's output.
@@ -36,20 +36,20 @@ pub struct Pipes {
 
 pub struct Task {
     pid: Pid,
-    room: Room,
+    sandbox: Sandbox,
     started: u64,
     /// How the program itself ended.
     ended: Option<(Option<i32>, Option<i32>)>,
     /// Whether that was the container's filter of system calls.
-    filtered: bool,
+    is_filtered_exit: bool,
     /// What memory had to do with it.
-    memory: MemoryEnd,
+    memory: OomCause,
     /// Why it is to die, from the first who said so.
-    cause: Option<Cause>,
+    cause: Option<ExitCause>,
     /// Whether it was warned, and could hear it.
-    warned: bool,
+    was_warned: bool,
     /// Whether it still ran when it was killed.
-    killed: bool,
+    was_killed: bool,
     kill_at: Option<u64>,
     lease_until: Option<u64>,
     run_until: Option<u64>,
@@ -64,22 +64,25 @@ pub struct Task {
 ///
 /// # Errors
 /// When the system cannot start it; the text is for its owner.
-pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Error, Room)>> {
-    let (pid, pipes) = match begin(launch, &room) {
+pub fn start(
+    launch: &Launch,
+    sandbox: Sandbox,
+) -> Result<(Task, Pipes), Box<(io::Error, Sandbox)>> {
+    let (pid, pipes) = match spawn_program(launch, &sandbox) {
         Ok(begun) => begun,
-        Err(why) => return Err(Box::new((why, room))),
+        Err(why) => return Err(Box::new((why, sandbox))),
     };
     let started = boot::now();
     let task = Task {
         pid,
-        room,
+        sandbox,
         started,
         ended: None,
-        filtered: false,
-        memory: MemoryEnd::Nothing,
+        is_filtered_exit: false,
+        memory: OomCause::Nothing,
         cause: None,
-        warned: false,
-        killed: false,
+        was_warned: false,
+        was_killed: false,
         kill_at: None,
         lease_until: launch.lease_until,
         run_until: launch.max_run.map(|length| started.saturating_add(length)),
@@ -92,7 +95,7 @@ pub fn start(launch: &Launch, room: Room) -> Result<(Task, Pipes), Box<(io::Erro
 
 /// Whether something is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum Remaining {
     Some,
     Nothing,
 }
@@ -117,11 +120,11 @@ impl Task {
         let at = boot::now().saturating_add(grace);
         self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
         if self.ended.is_none() && self.cause.is_none() {
-            self.cause = Some(Cause::Told);
+            self.cause = Some(ExitCause::Told);
             if grace > 0 {
                 self.signal(Signal::TERM);
-                self.warned = !self.is_deaf_to(Signal::TERM);
-                if !self.warned {
+                self.was_warned = !self.ignores_signal(Signal::TERM);
+                if !self.was_warned {
                     self.kill_at = Some(boot::now());
                 }
             }
@@ -132,15 +135,15 @@ impl Task {
     pub fn condemn(&mut self, class: Option<ExitClass>, why: &str) {
         self.reap();
         if self.ended.is_none() {
-            self.cause.get_or_insert(Cause::Condemned { class, why: why.to_owned() });
+            self.cause.get_or_insert(ExitCause::Condemned { class, why: why.to_owned() });
             self.kill_at = Some(boot::now());
         }
     }
 
     /// The first process of a container is spared every signal that it does not handle itself,
     /// where any other would end. It is to end all the same.
-    fn is_deaf_to(&self, signal: Signal) -> bool {
-        let Some(_) = &self.room.container else { return false };
+    fn ignores_signal(&self, signal: Signal) -> bool {
+        let Some(_) = &self.sandbox.container else { return false };
         let path = format!("/proc/{}/status", self.pid.as_raw_nonzero());
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let bit = 1u64 << (signal.as_raw() - 1);
@@ -165,9 +168,9 @@ impl Task {
         }
     }
 
-    /// Milliseconds until [`Task::look`] has something to do, if nothing happens before.
-    pub fn next_look(&self) -> Option<u64> {
-        let again = (SWEEP_MILLIS << self.sweeps.min(10)).min(SWEEP_MILLIS_MOST);
+    /// Milliseconds until [`Task::poll`] has something to do, if nothing happens before.
+    pub fn next_poll(&self) -> Option<u64> {
+        let again = (SWEEP_INTERVAL_MILLIS << self.sweeps.min(10)).min(MAX_SWEEP_INTERVAL_MILLIS);
         if self.ended.is_some() {
             return Some(again);
         }
@@ -176,25 +179,25 @@ impl Task {
         let times = [self.kill_at, self.run_until, self.lease_until, count_at];
         let at = times.into_iter().flatten().min()?;
         let wait = at.saturating_sub(now).max(if at <= now { again } else { 1 });
-        Some(if self.lease_until.is_some() { wait.min(LEASE_LOOK_MILLIS) } else { wait })
+        Some(if self.lease_until.is_some() { wait.min(LEASE_CHECK_MILLIS) } else { wait })
     }
 
     /// Looks at children and clocks, and kills what is due. Nothing is left when the program and
     /// all below it are gone.
-    pub fn look(&mut self) -> Left {
+    pub fn poll(&mut self) -> Remaining {
         self.reap();
         let now = boot::now();
-        let over = |at: Option<u64>| at.is_some_and(|at| at <= now);
+        let has_passed = |at: Option<u64>| at.is_some_and(|at| at <= now);
         if self.ended.is_none() && !self.is_counted && now >= self.count_at() {
             self.is_counted = true;
-            self.room.count(self.pid);
+            self.sandbox.count_in_all_hierarchies(self.pid);
         }
-        if self.ended.is_none() && over(self.lease_until) {
-            self.cause.get_or_insert(Cause::LeaseOver);
-        } else if self.ended.is_none() && over(self.run_until) {
-            self.cause.get_or_insert(Cause::RanTooLong);
-        } else if self.ended.is_none() && !over(self.kill_at) {
-            return Left::Some;
+        if self.ended.is_none() && has_passed(self.lease_until) {
+            self.cause.get_or_insert(ExitCause::LeaseOver);
+        } else if self.ended.is_none() && has_passed(self.run_until) {
+            self.cause.get_or_insert(ExitCause::RanTooLong);
+        } else if self.ended.is_none() && !has_passed(self.kill_at) {
+            return Remaining::Some;
         }
         self.sweep()
     }
@@ -205,28 +208,28 @@ impl Task {
 
     /// Kills all there is below this process. What forks would escape a list that is already old,
     /// so everybody is stopped first, until a pass finds nobody who runs.
-    fn sweep(&mut self) -> Left {
-        self.killed |= self.ended.is_none();
+    fn sweep(&mut self) -> Remaining {
+        self.was_killed |= self.ended.is_none();
         // Without children nothing is below, and there is no need to look through all of `/proc`.
         if self.has_children {
             for _ in 0..STOP_PASSES {
-                let running: Vec<_> = below().into_iter().filter(|p| !p.is_stopped).collect();
+                let running: Vec<_> = descendants().into_iter().filter(|p| !p.is_stopped).collect();
                 if running.is_empty() {
                     break;
                 }
-                send(&running, Signal::STOP);
+                signal_all(&running, Signal::STOP);
             }
-            send(&below(), Signal::KILL);
+            signal_all(&descendants(), Signal::KILL);
         }
         // Whatever `/proc` did not show of it.
         self.signal(Signal::KILL);
-        let empty = self.room.kill();
+        let empty = self.sandbox.kill();
         self.reap();
         if self.ended.is_some() && !self.has_children && empty {
-            return Left::Nothing;
+            return Remaining::Nothing;
         }
         self.sweeps = self.sweeps.saturating_add(1);
-        Left::Some
+        Remaining::Some
     }
 
     /// The reaper of everything below it has no children only when nothing is below it.
@@ -235,9 +238,10 @@ impl Task {
             match self.reap_one() {
                 Ok(Some((pid, status))) if pid == self.pid => {
                     let signal = status.terminating_signal();
-                    let meant = if self.filtered { Some(Signal::KILL.as_raw()) } else { signal };
-                    self.ended = Some((status.exit_status(), meant));
-                    self.memory = self.room.memory();
+                    let reported_signal =
+                        if self.is_filtered_exit { Some(Signal::KILL.as_raw()) } else { signal };
+                    self.ended = Some((status.exit_status(), reported_signal));
+                    self.memory = self.sandbox.memory();
                 }
                 Ok(Some(_)) | Err(rustix::io::Errno::INTR) => {}
                 Ok(None) => return self.has_children = true,
@@ -253,14 +257,14 @@ impl Task {
     /// one. To wait for anybody would reap also a program that ends after the look. Others are
     /// rare: what a program in a container leaves behind becomes a child of that program.
     fn reap_one(&mut self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
-        if self.ended.is_some() || self.room.container.is_none() {
+        if self.ended.is_some() || self.sandbox.container.is_none() {
             return wait(WaitOptions::NOHANG);
         }
-        if let Some(end) = waitid(WaitId::Pid(self.pid), LOOK_ONLY)? {
-            self.filtered = self.is_filtered(&end);
+        if let Some(end) = waitid(WaitId::Pid(self.pid), WAIT_WITHOUT_REAPING)? {
+            self.is_filtered_exit = self.is_filtered(&end);
             return waitpid(Some(self.pid), WaitOptions::NOHANG);
         }
-        if waitid(WaitId::All, LOOK_ONLY)?.is_none() {
+        if waitid(WaitId::All, WAIT_WITHOUT_REAPING)?.is_none() {
             return Ok(None);
         }
         for other in zombies().filter(|pid| *pid != self.pid) {
@@ -277,22 +281,22 @@ impl Task {
     /// It is told as what it did.
     fn is_filtered(&self, end: &WaitIdStatus) -> bool {
         let by_filter = end.terminating_signal() == Some(Signal::SYS.as_raw());
-        let its = || filters(&self.pid.as_raw_nonzero().to_string());
-        by_filter && has_none_of_its_own(its(), filters("self"))
+        let own_filters = || filters(&self.pid.as_raw_nonzero().to_string());
+        by_filter && has_no_own_filter(own_filters(), filters("self"))
     }
 
     /// What stood around the task, to be taken down.
-    pub fn into_room(self) -> Room {
-        self.room
+    pub fn into_sandbox(self) -> Sandbox {
+        self.sandbox
     }
 
     /// What became of the warning; of one that nobody told to stop there is nothing to say. What it
     /// leaves below it when it ends does not count against it.
-    fn notice(&self) -> Option<Notice> {
-        match (&self.cause, self.warned, self.killed) {
-            (Some(Cause::Told), true, false) => Some(Notice::LeftInTime),
-            (Some(Cause::Told), true, true) => Some(Notice::Overrun),
-            (Some(Cause::Told), false, _) => Some(Notice::NotGiven),
+    fn notice(&self) -> Option<NoticeOutcome> {
+        match (&self.cause, self.was_warned, self.was_killed) {
+            (Some(ExitCause::Told), true, false) => Some(NoticeOutcome::LeftInTime),
+            (Some(ExitCause::Told), true, true) => Some(NoticeOutcome::Overrun),
+            (Some(ExitCause::Told), false, _) => Some(NoticeOutcome::NotGiven),
             _ => None,
         }
     }
@@ -303,12 +307,12 @@ impl Task {
         Exit {
             code,
             signal,
-            cause: self.cause.clone().unwrap_or(Cause::Itself),
+            cause: self.cause.clone().unwrap_or(ExitCause::Itself),
             memory: self.memory,
             notice: self.notice(),
             started: Some(self.started),
             ended: boot::now(),
-            filtered: self.filtered,
+            filtered: self.is_filtered_exit,
         }
     }
 }
@@ -322,25 +326,25 @@ fn filters(process: &str) -> Option<u64> {
 
 /// One filter is the container's; those that this process is under are passed on. Where the kernel
 /// does not say, it is taken for the container's.
-fn has_none_of_its_own(its: Option<u64>, here: Option<u64>) -> bool {
-    its <= here.map(|here| here + 1)
+fn has_no_own_filter(own_count: Option<u64>, here: Option<u64>) -> bool {
+    own_count <= here.map(|here| here + 1)
 }
 
 /// Children of this process that have ended.
 fn zombies() -> impl Iterator<Item = Pid> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let all = crate::proc::all().into_values();
+    let all = crate::proc::list().into_values();
     let ended = all.filter(move |process| process.is_zombie && process.parent == own);
     ended.filter_map(|process| Pid::from_raw(process.pid))
 }
 
-fn below() -> Vec<Process> {
+fn descendants() -> Vec<Process> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let all = crate::proc::below(&crate::proc::all(), own);
+    let all = crate::proc::descendants(&crate::proc::list(), own);
     all.into_iter().filter(|process| !process.is_zombie).collect()
 }
 
-fn send(to: &[Process], signal: Signal) {
+fn signal_all(to: &[Process], signal: Signal) {
     for pid in to.iter().filter_map(|process| Pid::from_raw(process.pid)) {
         // Gone meanwhile is what is wanted.
         let _ = kill_process(pid, signal);
@@ -353,8 +357,8 @@ mod tests {
 
     #[test]
     fn a_filter_of_its_own_is_told_from_the_containers() {
-        assert!(has_none_of_its_own(Some(1), Some(0)) && has_none_of_its_own(Some(3), Some(2)));
-        assert!(!has_none_of_its_own(Some(2), Some(0)) && !has_none_of_its_own(Some(4), Some(2)));
-        assert!(has_none_of_its_own(None, None), "kernels before 5.9");
+        assert!(has_no_own_filter(Some(1), Some(0)) && has_no_own_filter(Some(3), Some(2)));
+        assert!(!has_no_own_filter(Some(2), Some(0)) && !has_no_own_filter(Some(4), Some(2)));
+        assert!(has_no_own_filter(None, None), "kernels before 5.9");
     }
 }

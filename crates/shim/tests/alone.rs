@@ -2,10 +2,10 @@
 //! afterwards.
 
 use cellwright_isolate::cgroup::{GroupPath, Layout, Tree};
-use cellwright_shim::installed::{Installed, NotTaken};
-use cellwright_shim::protocol::{Cause, LAUNCH, LOGS, Launch, LogSettings, READY, SOCKET};
-use cellwright_shim::record::{self, Keep};
-use cellwright_shim::{BUILD, FILE, VERB, WHICH, exit_of};
+use cellwright_shim::installed::{Installed, UnusableShim};
+use cellwright_shim::protocol::{ExitCause, LAUNCH, LOGS, Launch, LogSettings, READY, SOCKET};
+use cellwright_shim::record::{self, Durability};
+use cellwright_shim::{BUILD, BUILD_FLAG, SHIM_BINARY, VERB, exit_of};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl Drop for Folder {
     }
 }
 
-fn launch(folder: &Folder, command: &[&str], group: Option<String>) {
+fn write_launch(folder: &Folder, command: &[&str], group: Option<String>) {
     let launch = Launch {
         name: "u/j/0".into(),
         command: command.iter().map(ToString::to_string).collect(),
@@ -46,10 +46,10 @@ fn launch(folder: &Folder, command: &[&str], group: Option<String>) {
         secrets: None,
         papers: None,
     };
-    record::write(&folder.0.join(LAUNCH), &launch, Keep::Process).unwrap();
+    record::write(&folder.0.join(LAUNCH), &launch, Durability::Process).unwrap();
 }
 
-fn shim(folder: &Folder) -> Child {
+fn spawn_shim(folder: &Folder) -> Child {
     let mut command = Command::new(SHIM);
     command.arg(VERB).arg(&folder.0).stdin(Stdio::null()).stdout(Stdio::piped());
     command.spawn().unwrap()
@@ -57,59 +57,62 @@ fn shim(folder: &Folder) -> Child {
 
 #[test]
 fn it_says_which_build_it_is_and_refuses_what_is_not_for_it() {
-    let said = Command::new(SHIM).args([VERB, WHICH]).output().unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), BUILD);
+    let output = Command::new(SHIM).args([VERB, BUILD_FLAG]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), BUILD);
     for words in [&[][..], &["status"], &[VERB]] {
-        let refused = Command::new(SHIM).args(words).output().unwrap();
-        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        let rejected = Command::new(SHIM).args(words).output().unwrap();
+        assert_eq!(rejected.status.code(), Some(2), "{words:?}");
     }
 }
 
 #[test]
 fn an_agent_takes_it_if_it_is_of_the_same_build_and_keeps_it() {
     let folder = Folder::new("taken");
-    let path = folder.0.join(FILE);
+    let path = folder.0.join(SHIM_BINARY);
     assert!(Installed::open(&path).unwrap().is_none(), "absent");
     // Says what it was asked, which names no build.
     std::fs::copy("/bin/echo", &path).unwrap();
-    let refused = Installed::open(&path).unwrap_err();
-    assert!(matches!(&refused, NotTaken::OtherBuild(said) if said == "shim --build"), "{refused}");
+    let rejected = Installed::open(&path).unwrap_err();
+    assert!(
+        matches!(&rejected, UnusableShim::OtherBuild(said) if said == "shim --build"),
+        "{rejected}"
+    );
     std::fs::write(&path, "no program").unwrap();
-    assert!(matches!(Installed::open(&path), Err(NotTaken::Io(_))));
+    assert!(matches!(Installed::open(&path), Err(UnusableShim::Io(_))));
     std::fs::remove_file(&path).unwrap();
     std::fs::copy(SHIM, &path).unwrap();
     let taken = Installed::open(&path).unwrap().unwrap();
     // An upgrade puts another in its place.
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "another").unwrap();
-    let said = Command::new(taken.path()).args([VERB, WHICH]).output().unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap().trim(), BUILD);
+    let output = Command::new(taken.path()).args([VERB, BUILD_FLAG]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), BUILD);
 }
 
 #[test]
 fn it_runs_a_program_and_leaves_its_end_and_its_output() {
     let folder = Folder::new("runs");
-    launch(&folder, &["sh", "-c", "echo said; exit 3"], None);
-    assert!(shim(&folder).wait().unwrap().success());
+    write_launch(&folder, &["sh", "-c", "echo said; exit 3"], None);
+    assert!(spawn_shim(&folder).wait().unwrap().success());
     let exit = exit_of(&folder.0).unwrap().unwrap();
-    assert_eq!((exit.code, exit.cause), (Some(3), Cause::Itself));
-    let said = std::fs::read_to_string(folder.0.join(LOGS).join("stdout")).unwrap();
-    assert_eq!(said, "said\n");
+    assert_eq!((exit.code, exit.cause), (Some(3), ExitCause::Itself));
+    let output = std::fs::read_to_string(folder.0.join(LOGS).join("stdout")).unwrap();
+    assert_eq!(output, "said\n");
 }
 
 /// Lines of the kernel's about a process, of hierarchies in which it is elsewhere than in `group`.
-fn outside(pid: i32, group: &str) -> Vec<String> {
+fn other_hierarchies(pid: i32, group: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let is_in = |line: &&str| line.ends_with(&format!(":/{group}"));
     text.lines().filter(|line| !is_in(line)).map(str::to_owned).collect()
 }
 
 /// The program of the shim in `folder`, by what the shim says of it.
-fn program(folder: &Path) -> (UnixStream, i32) {
+fn connect_to_program(folder: &Path) -> (UnixStream, i32) {
     let line = UnixStream::connect(folder.join(SOCKET)).unwrap();
-    let mut said = String::new();
-    BufReader::new(&line).read_line(&mut said).unwrap();
-    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let mut output = String::new();
+    BufReader::new(&line).read_line(&mut output).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&output).unwrap();
     (line, i32::try_from(status["pid"].as_i64().unwrap()).unwrap())
 }
 
@@ -123,22 +126,26 @@ fn a_program_is_in_its_group_and_in_the_end_in_every_hierarchy() {
     let group = Tree::new(Layout::detect().unwrap(), GroupPath::new(&path).unwrap()).base();
     group.create().unwrap();
     let path = group.path().to_string();
-    launch(&folder, &["sleep", "1000"], Some(path.clone()));
-    let mut shim = shim(&folder);
+    write_launch(&folder, &["sleep", "1000"], Some(path.clone()));
+    let mut shim = spawn_shim(&folder);
     let mut ready = String::new();
     BufReader::new(shim.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready.trim(), READY);
-    let (mut line, pid) = program(&folder.0);
+    let (mut line, pid) = connect_to_program(&folder.0);
     // Of limits it is never outside; where it is only counted it may be, for a moment.
     let counting = |line: &String| line.starts_with("0::");
-    assert!(outside(pid, &path).iter().all(counting), "{:?}", outside(pid, &path));
+    assert!(
+        other_hierarchies(pid, &path).iter().all(counting),
+        "{:?}",
+        other_hierarchies(pid, &path)
+    );
     let begun = Instant::now();
-    while !outside(pid, &path).is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", outside(pid, &path));
+    while !other_hierarchies(pid, &path).is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", other_hierarchies(pid, &path));
         std::thread::yield_now();
     }
     line.write_all(b"\"kill\"\n").unwrap();
     assert!(shim.wait().unwrap().success());
-    assert_eq!(exit_of(&folder.0).unwrap().unwrap().cause, Cause::Told);
+    assert_eq!(exit_of(&folder.0).unwrap().unwrap().cause, ExitCause::Told);
     assert!(!group.exists(), "the shim takes down what stood around its task");
 }

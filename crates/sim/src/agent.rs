@@ -1,66 +1,72 @@
 //! A virtual agent: the core and the control loops of real agents (`agent-core`) on a machine whose
-//! programs are rows in a table ([`kernel`]). It speaks the real protocol and runs nothing; how its
-//! tasks behave is drawn from a seed or told by their commands ([`profile`]).
+//! programs are rows in a table ([`virtual_kernel`]). It speaks the real protocol and runs nothing; how its
+//! tasks behave is drawn from a seed or told by their commands ([`task_profile`]).
 //!
 //! Pure: time comes in as milliseconds, what to send comes out as reports. Around it stands either
-//! the simulated network or a real connection to a real master. In simulated cells a [`witness`]
+//! the simulated network or a real connection to a real master. In simulated cells a [`invariants`]
 //! watches over it, and bugs are planted in what passes between the core and the machine.
 
-pub mod kernel;
-pub mod profile;
-pub mod witness;
+pub mod invariants;
+pub mod task_profile;
+pub mod virtual_kernel;
 
 use cellwright_agent_core::agent::{AgentCore, Event, Facts};
-use cellwright_agent_core::control::{self, Control, MachineSample, Remembered, Room, TaskSample};
 use cellwright_agent_core::cpus::CpuList;
-use cellwright_agent_core::decide::{Action, End, Health, Phase};
-use cellwright_agent_core::orders::{Orders, Taken};
+use cellwright_agent_core::orders::{Orders, OrdersUpdate};
+use cellwright_agent_core::reconcile::{Action, End, Health, Phase};
+use cellwright_agent_core::resource_control::{
+    self, AvailableResources, MachineSample, PressureHistory, ResourceControl, TaskSample,
+};
 use cellwright_agent_core::usage::{Meter, Readings, Sampler};
+use cellwright_api::incarnation::{IncarnationNumber, IncarnationUpdate};
 use cellwright_api::internal::{AgentOrders, AgentReport};
-use cellwright_api::life::{LifeNumber, Told};
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::observed::ObservedState;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::time::{Span, Time};
-use kernel::{Kernel, Row};
-use profile::Profile;
+use invariants::AgentInvariants;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use witness::Witness;
+use task_profile::Profile;
+use virtual_kernel::{Kernel, Program};
 
 /// How long things take on the virtual machine, in milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct TaskDelays {
     pub start: u64,
     pub stop: u64,
 }
 
 /// How a virtual machine and its tasks behave.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    pub pace: Pace,
+pub struct VirtualAgentConfig {
+    pub delays: TaskDelays,
     pub profile: Profile,
     /// How long it is short before the masters are asked for relief.
-    pub ask_after: Span,
+    pub eviction_request_delay: Span,
 }
 
-impl Settings {
+impl VirtualAgentConfig {
     #[must_use]
-    pub fn new(pace: Pace, profile: Profile) -> Settings {
-        Settings { pace, profile, ask_after: control::ASK_AFTER }
+    pub fn new(delays: TaskDelays, profile: Profile) -> VirtualAgentConfig {
+        VirtualAgentConfig {
+            delays,
+            profile,
+            eviction_request_delay: resource_control::EVICTION_REQUEST_DELAY,
+        }
     }
 }
 
 /// Milliseconds between two looks at what tasks use, as real agents look.
-const LOOK: u64 = 1000;
+const SAMPLE_INTERVAL: u64 = 1000;
 
 /// Known bugs that a test plants to see them caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentBugs {
     /// Obeys orders older than those it has taken.
-    pub obeys_old_orders: bool,
+    pub applies_stale_orders: bool,
     /// Leaves what is not listed running.
     pub keeps_unlisted: bool,
     /// Starts without waiting for those whose room it takes.
@@ -68,19 +74,19 @@ pub struct AgentBugs {
     /// Goes on when the lease of an `at_most_one` task is over.
     pub ignores_lease: bool,
     /// Without its data, numbers its life by its clock and by nothing else.
-    pub life_by_clock: bool,
+    pub incarnation_by_clock: bool,
     /// Asks the master it knows again and again, and never another.
     pub knows_one_master: bool,
     /// Tells of an end once, and not until newer orders drop it.
-    pub forgets_ends: bool,
+    pub reports_ends_once: bool,
     /// Begins what has ended again when orders still list it.
-    pub begins_twice: bool,
+    pub restarts_ended: bool,
     /// Lets tasks run longer than they may.
     pub ignores_max_run: bool,
     /// Does not kill those that the control loops tell it to.
-    pub spares_condemned: bool,
+    pub ignores_kills: bool,
     /// Calls a task healthy whatever its checks say.
-    pub hides_illness: bool,
+    pub hides_unhealthy: bool,
     /// Reports that tasks use nothing.
     pub hides_usage: bool,
     /// Reports what one task uses as what another does.
@@ -89,7 +95,7 @@ pub struct AgentBugs {
 
 /// A task began or ceased to run here: what overlap checks are made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct RunEvent {
     pub name: String,
     pub attempt: u32,
     pub started: bool,
@@ -97,46 +103,46 @@ pub struct Ran {
     pub at_most_one: bool,
 }
 
-impl Ran {
-    fn of(row: &Row, started: bool, at: u64) -> Ran {
+impl RunEvent {
+    fn of(row: &Program, started: bool, at: u64) -> RunEvent {
         let (name, at_most_one) = (row.order.name.clone(), row.order.lease.is_some());
-        Ran { name, attempt: row.order.attempt, started, at, at_most_one }
+        RunEvent { name, attempt: row.order.attempt, started, at, at_most_one }
     }
 }
 
 pub struct VirtualAgent {
     pub spec: MachineSpec,
     pub bugs: AgentBugs,
-    settings: Settings,
+    settings: VirtualAgentConfig,
     core: AgentCore,
     kernel: Kernel,
-    control: Control,
+    control: ResourceControl,
     cores: Vec<CpuList>,
     meters: BTreeMap<Attempt, Meter>,
     readings: Readings,
     sampler: Sampler,
-    looked: u64,
+    last_sample: u64,
     /// Of simulated cells.
-    pub witness: Option<Witness>,
+    pub invariants: Option<AgentInvariants>,
 }
 
 impl VirtualAgent {
     #[must_use]
-    pub fn new(spec: MachineSpec, settings: Settings) -> VirtualAgent {
+    pub fn new(spec: MachineSpec, settings: VirtualAgentConfig) -> VirtualAgent {
         let cores = u32::try_from(spec.capacity.cpu / 1000).unwrap_or(u32::MAX).clamp(1, 1024);
         VirtualAgent {
             spec,
             bugs: AgentBugs::default(),
             settings,
-            core: AgentCore::new(LifeNumber::after(None), Orders::default()),
+            core: AgentCore::new(IncarnationNumber::next_after(None), Orders::default()),
             kernel: Kernel::default(),
-            control: fresh_control(settings, 0),
+            control: new_control(settings, 0),
             cores: (0..cores).map(|core| CpuList::new(vec![core])).collect(),
             meters: BTreeMap::new(),
             readings: Readings::default(),
             sampler: Sampler::default(),
-            looked: 0,
-            witness: None,
+            last_sample: 0,
+            invariants: None,
         }
     }
 
@@ -144,7 +150,8 @@ impl VirtualAgent {
     pub fn reboot(&mut self, now: u64) {
         let epoch = self.core.orders().epoch;
         let orders = Orders { epoch, ..Orders::default() };
-        let mut next = AgentCore::new(LifeNumber::after(Some(self.core.life)), orders);
+        let mut next =
+            AgentCore::new(IncarnationNumber::next_after(Some(self.core.incarnation)), orders);
         for entry in self.core.attempts().values() {
             let attempt = next.adopt(entry.order.clone());
             let end = match entry.status.phase {
@@ -153,26 +160,26 @@ impl VirtualAgent {
             };
             next.observe(attempt, Event::Ended(end));
         }
-        self.begin_life(next, false, now);
+        self.begin_incarnation(next, false, now);
     }
 
     /// The machine comes back without anything it knew.
     pub fn lose_data(&mut self, now: u64, wall: Time) {
-        let mut life = LifeNumber::after(None);
-        if self.bugs.life_by_clock {
+        let mut life = IncarnationNumber::next_after(None);
+        if self.bugs.incarnation_by_clock {
             life.incarnation = wall.0;
             life.is_granted = true;
         }
-        self.begin_life(AgentCore::new(life, Orders::default()), true, now);
+        self.begin_incarnation(AgentCore::new(life, Orders::default()), true, now);
     }
 
-    fn begin_life(&mut self, core: AgentCore, is_disk_lost: bool, now: u64) {
+    fn begin_incarnation(&mut self, core: AgentCore, is_disk_lost: bool, now: u64) {
         self.kernel.end_all(now);
         self.core = core;
-        self.control = fresh_control(self.settings, now);
+        self.control = new_control(self.settings, now);
         self.meters.clear();
         (self.readings, self.sampler) = Default::default();
-        if let Some(witness) = &mut self.witness {
+        if let Some(witness) = &mut self.invariants {
             witness.reboot(is_disk_lost);
         }
     }
@@ -180,7 +187,7 @@ impl VirtualAgent {
     /// Number of this life.
     #[must_use]
     pub fn incarnation(&self) -> u64 {
-        self.core.life.incarnation
+        self.core.incarnation.incarnation
     }
 
     /// Its full state; `wall` is what its clock says.
@@ -201,32 +208,32 @@ impl VirtualAgent {
         let shortages = self.control.shortages(Time(now));
         let facts = Facts { spec: self.spec.clone(), packages: None, usage, shortages, wall };
         let mut report = self.core.report(hang, facts, now);
-        if self.bugs.forgets_ends {
-            let lives =
+        if self.bugs.reports_ends_once {
+            let is_live =
                 |state| matches!(state, ObservedState::Preparing | ObservedState::Running { .. });
-            report.tasks.retain(|task| lives(task.state));
+            report.tasks.retain(|task| is_live(task.state));
         }
-        if let Some(witness) = &mut self.witness {
-            witness.reports(&report, &self.kernel, now);
+        if let Some(witness) = &mut self.invariants {
+            witness.check_report(&report, &self.kernel, now);
         }
         report
     }
 
     /// Takes the answer to a poll sent at `sent`.
-    pub fn obey(&mut self, answer: AgentOrders, sent: u64, now: u64) {
-        let real = self.witness.is_some().then(|| answer.clone());
-        let heard = self.core.hear(self.mistaken(answer), sent);
-        let is_for_us = heard.life != Told::Raised;
-        if let (Some(witness), Some(real)) = (&mut self.witness, &real) {
-            witness.answered(real, is_for_us && heard.taken != Taken::Refused);
+    pub fn apply_orders(&mut self, answer: AgentOrders, sent: u64, now: u64) {
+        let real = self.invariants.is_some().then(|| answer.clone());
+        let update = self.core.handle_orders(self.apply_bugs(answer), sent);
+        let is_for_us = update.incarnation_change != IncarnationUpdate::Raised;
+        if let (Some(witness), Some(real)) = (&mut self.invariants, &real) {
+            witness.on_orders(real, is_for_us && update.orders != OrdersUpdate::Stale);
         }
-        for attempt in heard.other_checks {
+        for attempt in update.changed_health_checks {
             if let Some(entry) = self.core.attempt(attempt) {
-                self.kernel.check_anew(&entry.order, now);
+                self.kernel.replace_health_check(&entry.order, now);
             }
         }
-        if self.bugs.begins_twice && heard.taken == Taken::New {
-            self.begin_again(now);
+        if self.bugs.restarts_ended && update.orders == OrdersUpdate::Changed {
+            self.restart_ended_tasks(now);
         }
         if is_for_us {
             self.advance(now);
@@ -234,8 +241,8 @@ impl VirtualAgent {
     }
 
     /// Orders as an agent with these bugs understands them.
-    fn mistaken(&self, mut answer: AgentOrders) -> AgentOrders {
-        if self.bugs.obeys_old_orders {
+    fn apply_bugs(&self, mut answer: AgentOrders) -> AgentOrders {
+        if self.bugs.applies_stale_orders {
             answer.epoch = answer.epoch.max(self.core.orders().epoch);
         }
         for order in answer.tasks.iter_mut().flatten() {
@@ -247,10 +254,10 @@ impl VirtualAgent {
         answer
     }
 
-    fn begin_again(&mut self, now: u64) {
+    fn restart_ended_tasks(&mut self, now: u64) {
         let over = |order: &&DesiredTask| {
             let entry = self.core.attempt(Attempt::of(order));
-            entry.is_some_and(|entry| !entry.status.lives())
+            entry.is_some_and(|entry| !entry.status.is_active())
                 && matches!(order.action, Order::Run(_))
         };
         let again: Vec<DesiredTask> =
@@ -260,19 +267,19 @@ impl VirtualAgent {
 
     /// Lets time pass. Returns whether something changed that the master should hear of.
     pub fn advance(&mut self, now: u64) -> bool {
-        let mut is_news = self.next_look().is_some_and(|at| at <= now) && self.look(now);
+        let mut is_news = self.next_sample().is_some_and(|at| at <= now) && self.sample_usage(now);
         loop {
             let events = self.kernel.advance(self.bugs, now);
             let mut is_still = events.is_empty();
             for (attempt, event) in events {
-                if self.bugs.hides_illness && event == Event::Health(Health::Ill) {
+                if self.bugs.hides_unhealthy && event == Event::Health(Health::Ill) {
                     continue;
                 }
-                is_news |= self.core.observe(attempt, event).is_news;
+                is_news |= self.core.observe(attempt, event).needs_report;
             }
             for action in self.core.next_actions(now) {
                 is_still = false;
-                is_news |= self.act(action, now);
+                is_news |= self.execute(action, now);
             }
             if is_still {
                 return is_news;
@@ -280,16 +287,16 @@ impl VirtualAgent {
         }
     }
 
-    fn act(&mut self, action: Action, now: u64) -> bool {
-        let pace = self.settings.pace;
+    fn execute(&mut self, action: Action, now: u64) -> bool {
+        let pace = self.settings.delays;
         match action {
             Action::Start { order, lease_until } => {
                 self.start(*order, lease_until, now);
                 return true;
             }
             Action::Stop { attempt, .. } | Action::Kill { attempt } if self.is_alloc(attempt) => {
-                if let Some(witness) = &mut self.witness {
-                    witness.holds(attempt.task, false);
+                if let Some(witness) = &mut self.invariants {
+                    witness.on_alloc_hold(attempt.task, false);
                 }
                 self.core.observe(attempt, Event::Ended(End::Gone));
                 return true;
@@ -310,31 +317,31 @@ impl VirtualAgent {
     fn start(&mut self, order: DesiredTask, lease_until: Option<u64>, now: u64) {
         let attempt = Attempt::of(&order);
         let is_alloc = matches!(order.action, Order::Hold { .. });
-        if let Some(witness) = &mut self.witness {
-            witness.begins(attempt, &self.kernel);
+        if let Some(witness) = &mut self.invariants {
+            witness.on_start(attempt, &self.kernel);
             if is_alloc {
-                witness.holds(attempt.task, true);
+                witness.on_alloc_hold(attempt.task, true);
             }
         }
         if is_alloc {
             self.core.observe(attempt, Event::Held);
             return;
         }
-        let settings = (self.settings.pace, &self.settings.profile);
+        let settings = (self.settings.delays, &self.settings.profile);
         self.kernel.start(order, settings, lease_until, now);
     }
 
     /// One look at what tasks use, and what the control loops make of it; whether somebody ended.
-    fn look(&mut self, now: u64) -> bool {
-        self.looked = now;
+    fn sample_usage(&mut self, now: u64) -> bool {
+        self.last_sample = now;
         let capacity = self.spec.capacity;
-        let read = self.kernel.look(capacity, now);
-        self.meters.retain(|attempt, _| self.kernel.rows().contains_key(attempt));
-        self.readings.retain(|attempt| self.kernel.rows().contains_key(&attempt));
+        let read = self.kernel.sample(capacity, now);
+        self.meters.retain(|attempt, _| self.kernel.programs().contains_key(attempt));
+        self.readings.retain(|attempt| self.kernel.programs().contains_key(&attempt));
         let mut samples = Vec::new();
         for (attempt, reading) in read {
-            let disk = self.kernel.rows().get(&attempt).map_or(0, |row| row.has.disk);
-            self.readings.note(attempt, now, reading, disk);
+            let disk = self.kernel.programs().get(&attempt).map_or(0, |row| row.granted.disk);
+            self.readings.record(attempt, now, reading, disk);
             let meter = self.meters.entry(attempt).or_default();
             let usage = meter.measure(Duration::from_millis(now), reading, disk);
             let order = self.core.attempt(attempt).map(|entry| &entry.order.action);
@@ -343,61 +350,63 @@ impl VirtualAgent {
             }
         }
         // Nothing outlives its program on this disk.
-        let emptied: Vec<Attempt> = self.control.not_emptied().collect();
-        emptied.into_iter().for_each(|attempt| self.control.emptied(attempt));
-        let (room, keep) = (self.kernel.room(capacity), Room::kept_free(capacity));
+        let emptied: Vec<Attempt> = self.control.awaiting_cleanup().collect();
+        emptied.into_iter().for_each(|attempt| self.control.cleaned_up(attempt));
+        let (available, keep) =
+            (self.kernel.available_resources(capacity), AvailableResources::reserve_for(capacity));
         let cores = self.cores.clone();
-        let machine = MachineSample { capacity, room, keep, cores, idle_permille: None };
+        let machine =
+            MachineSample { capacity, available, reserve: keep, cores, idle_permille: None };
         let mut is_news = false;
         for action in self.control.step(Time(now), &machine, &samples) {
-            is_news |= self.control_task(action, now);
+            is_news |= self.apply_control(action, now);
         }
-        if let Some(witness) = &mut self.witness {
-            witness.look(&self.kernel, now);
+        if let Some(witness) = &mut self.invariants {
+            witness.check_at(&self.kernel, now);
         }
         is_news
     }
 
-    fn control_task(&mut self, action: control::Action, now: u64) -> bool {
+    fn apply_control(&mut self, action: resource_control::Action, now: u64) -> bool {
         match action {
-            control::Action::Cap { attempt, dimension, cap, .. } => {
-                let Some(row) = self.kernel.row_mut(attempt) else { return false };
+            resource_control::Action::Cap { attempt, dimension, cap, .. } => {
+                let Some(row) = self.kernel.program_mut(attempt) else { return false };
                 match dimension {
                     Dimension::Cpu => row.cpu_cap = cap,
                     Dimension::DiskRate => row.io_cap = cap,
                     Dimension::Ram | Dimension::Disk => {}
                 }
             }
-            control::Action::Kill { attempt, reason } => {
-                if !self.bugs.spares_condemned && self.kernel.end(attempt, now) {
+            resource_control::Action::Kill { attempt, reason } => {
+                if !self.bugs.ignores_kills && self.kernel.end(attempt, now) {
                     let end = reason.exit_class(attempt).map_or(End::Gone, End::Failed);
-                    return self.core.observe(attempt, Event::Ended(end)).is_news;
+                    return self.core.observe(attempt, Event::Ended(end)).needs_report;
                 }
             }
             // Told with the report, or of no effect where nothing really runs.
-            control::Action::RunOn { .. }
-            | control::Action::NoCores { .. }
-            | control::Action::SizeMemory { .. }
-            | control::Action::AskForRelief { .. } => {}
+            resource_control::Action::RunOn { .. }
+            | resource_control::Action::NoFreeCores { .. }
+            | resource_control::Action::SizeMemory { .. }
+            | resource_control::Action::RequestEviction { .. } => {}
         }
         false
     }
 
-    fn next_look(&self) -> Option<u64> {
-        let is_short = !self.control.shortages(Time(self.looked)).is_empty();
-        let looks = is_short || !self.kernel.rows().is_empty();
-        looks.then_some(self.looked + LOOK)
+    fn next_sample(&self) -> Option<u64> {
+        let is_short = !self.control.shortages(Time(self.last_sample)).is_empty();
+        let is_sampling = is_short || !self.kernel.programs().is_empty();
+        is_sampling.then_some(self.last_sample + SAMPLE_INTERVAL)
     }
 
     /// The next instant at which [`VirtualAgent::advance`] does something.
     #[must_use]
     pub fn next_change(&self) -> Option<u64> {
-        self.kernel.next_change(self.bugs).into_iter().chain(self.next_look()).min()
+        self.kernel.next_change(self.bugs).into_iter().chain(self.next_sample()).min()
     }
 
     /// What began and ended since this was last called.
-    pub fn take_history(&mut self) -> Vec<Ran> {
-        std::mem::take(&mut self.kernel.history)
+    pub fn take_run_events(&mut self) -> Vec<RunEvent> {
+        std::mem::take(&mut self.kernel.run_events)
     }
 
     /// Its programs.
@@ -415,8 +424,12 @@ impl VirtualAgent {
     }
 }
 
-fn fresh_control(settings: Settings, now: u64) -> Control {
-    Control::asking_after(settings.ask_after, Remembered::default(), Time(now))
+fn new_control(settings: VirtualAgentConfig, now: u64) -> ResourceControl {
+    ResourceControl::with_request_delay(
+        settings.eviction_request_delay,
+        PressureHistory::default(),
+        Time(now),
+    )
 }
 
 #[cfg(test)]

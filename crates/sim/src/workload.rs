@@ -70,9 +70,9 @@ pub struct Workload {
 /// A command of the workload that the cell refused.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what} was refused: {refusal}")]
-pub struct Refused {
+pub struct RejectedCommand {
     pub what: String,
-    pub refusal: cellwright_cell::reason::Refusal,
+    pub refusal: cellwright_cell::reason::Rejection,
 }
 
 impl Workload {
@@ -98,12 +98,12 @@ impl Workload {
         for copy in 0..copies {
             for machine in &self.machines {
                 let mut machine = machine.clone();
-                machine.spec.name = suffixed(&machine.spec.name, copy);
+                machine.spec.name = suffixed_name(&machine.spec.name, copy);
                 out.machines.push(machine);
             }
             for job in &self.jobs {
                 let mut job = job.clone();
-                job.owner = suffixed(&job.owner, copy);
+                job.owner = suffixed_name(&job.owner, copy);
                 out.jobs.push(job);
             }
         }
@@ -112,11 +112,11 @@ impl Workload {
     }
 
     /// Adds the first `original` machines once more under new names; `copy` tells them apart.
-    pub fn clone_machines(&mut self, original: usize, copy: u32) {
+    pub fn add_machine_copies(&mut self, original: usize, copy: u32) {
         let mut cloned: Vec<WorkloadMachine> =
             self.machines.iter().take(original).cloned().collect();
         for machine in &mut cloned {
-            machine.spec.name = suffixed(&machine.spec.name, copy);
+            machine.spec.name = suffixed_name(&machine.spec.name, copy);
         }
         self.machines.append(&mut cloned);
     }
@@ -125,30 +125,38 @@ impl Workload {
     ///
     /// # Errors
     /// The first command that the cell refused.
-    pub fn submit(&self) -> Result<State, Refused> {
+    pub fn submit(&self) -> Result<State, RejectedCommand> {
         let mut state = State::default();
         let mut events = Vec::new();
         self.bring_up_machines(&mut state, &mut events)?;
         self.add_users(&mut state, &mut events)?;
         for job in &self.jobs {
             let command = Command::SubmitJob { owner: job.owner.clone(), spec: job.spec.clone() };
-            apply_one(&mut state, &mut events, command)?;
+            apply_command(&mut state, &mut events, command)?;
             events.clear();
         }
         self.set_reservations(&mut state, &mut events)?;
         Ok(state)
     }
 
-    fn bring_up_machines(&self, state: &mut State, events: &mut Vec<Event>) -> Result<(), Refused> {
+    fn bring_up_machines(
+        &self,
+        state: &mut State,
+        events: &mut Vec<Event>,
+    ) -> Result<(), RejectedCommand> {
         for machine in &self.machines {
-            apply_one(state, events, Command::AddMachine(machine.spec.clone()))?;
+            apply_command(state, events, Command::AddMachine(machine.spec.clone()))?;
             let Some(id) = state.machine_named(&machine.spec.name) else { continue };
             if machine.is_up {
-                apply_one(state, events, Command::MachineUp { machine: id, incarnation: 1 })?;
+                apply_command(state, events, Command::MachineUp { machine: id, incarnation: 1 })?;
             }
             if !machine.packages.is_empty() {
                 let packages = machine.packages.clone();
-                apply_one(state, events, Command::SetMachinePackages { machine: id, packages })?;
+                apply_command(
+                    state,
+                    events,
+                    Command::SetMachinePackages { machine: id, packages },
+                )?;
             }
             events.clear();
         }
@@ -156,7 +164,7 @@ impl Workload {
     }
 
     /// Every user gets the quota that its jobs need, so that admission is exercised and passes.
-    fn add_users(&self, state: &mut State, events: &mut Vec<Event>) -> Result<(), Refused> {
+    fn add_users(&self, state: &mut State, events: &mut Vec<Event>) -> Result<(), RejectedCommand> {
         let mut needs: BTreeMap<&Name, BTreeMap<Band, Resources>> = BTreeMap::new();
         for job in &self.jobs {
             let bands = needs.entry(&job.owner).or_default();
@@ -166,18 +174,26 @@ impl Workload {
             }
         }
         for (user, bands) in needs {
-            apply_one(state, events, Command::AddUser { name: user.clone() })?;
+            apply_command(state, events, Command::AddUser { name: user.clone() })?;
             for (band, amount) in bands {
                 let quota = Some(Quota { amount, from: Time::ZERO, until: Time::NEVER });
                 let user = user.clone();
-                apply_one(state, events, Command::SetQuota { user, band, quota, expect: None })?;
+                apply_command(
+                    state,
+                    events,
+                    Command::SetQuota { user, band, quota, expect: None },
+                )?;
             }
         }
         events.clear();
         Ok(())
     }
 
-    fn set_reservations(&self, state: &mut State, events: &mut Vec<Event>) -> Result<(), Refused> {
+    fn set_reservations(
+        &self,
+        state: &mut State,
+        events: &mut Vec<Event>,
+    ) -> Result<(), RejectedCommand> {
         let mut changes = Vec::new();
         for job in self.jobs.iter().filter(|job| job.reserved != ReservedShare::ALL) {
             let key = cellwright_cell::name::JobKey {
@@ -196,7 +212,7 @@ impl Workload {
         if changes.is_empty() {
             return Ok(());
         }
-        apply_one(state, events, Command::SetReservations(changes))?;
+        apply_command(state, events, Command::SetReservations(changes))?;
         events.clear();
         Ok(())
     }
@@ -206,19 +222,19 @@ impl Workload {
 ///
 /// # Errors
 /// When the cell refuses it, or a part of it.
-pub fn apply_one(
+pub fn apply_command(
     state: &mut State,
     events: &mut Vec<Event>,
     command: Command,
-) -> Result<(), Refused> {
-    let what = describe(&command);
+) -> Result<(), RejectedCommand> {
+    let description = describe(&command);
     let now = state.now();
-    let request = Request::sent(command, state);
+    let request = Request::from_default_sender(command, state);
     let verdicts = state.apply(&Entry { now, requests: vec![request] }, events);
     match verdicts.into_iter().next() {
-        Some(Verdict::Err(refusal)) => Err(Refused { what, refusal }),
+        Some(Verdict::Err(refusal)) => Err(RejectedCommand { what: description, refusal }),
         Some(Verdict::Ok(Done::Partly(refused))) => match refused.into_iter().next() {
-            Some((_, refusal)) => Err(Refused { what, refusal }),
+            Some((_, refusal)) => Err(RejectedCommand { what: description, refusal }),
             None => Ok(()),
         },
         _ => Ok(()),
@@ -236,6 +252,6 @@ fn describe(command: &Command) -> String {
 }
 
 /// `name-3`; names of traces are short, so the result is a name again.
-fn suffixed(name: &Name, copy: u32) -> Name {
+fn suffixed_name(name: &Name, copy: u32) -> Name {
     Name::new(&format!("{name}-c{copy}")).unwrap_or_else(|_| name.clone())
 }

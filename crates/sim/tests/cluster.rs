@@ -5,7 +5,7 @@
 //! --test cluster` runs a thousand.
 
 use cellwright_sim::cluster::faults::Fault;
-use cellwright_sim::cluster::{Plan, run};
+use cellwright_sim::cluster::{RunPlan, run};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ fn promises_hold_under_faults_and_every_cell_heals() {
                 if seed >= seeds.end {
                     return failed;
                 }
-                match run(Plan::of(seed)) {
+                match run(RunPlan::of(seed)) {
                     Ok(summary) if seeds.end - seeds.start == 1 => println!("{summary:?}"),
                     Ok(_) => {}
                     Err(why) => failed.push(why),
@@ -52,20 +52,20 @@ fn promises_hold_under_faults_and_every_cell_heals() {
 #[test]
 fn a_seed_gives_the_same_run_again() {
     for seed in [1, 2, 3] {
-        assert_eq!(run(Plan::of(seed)), run(Plan::of(seed)));
+        assert_eq!(run(RunPlan::of(seed)), run(RunPlan::of(seed)));
     }
 }
 
 /// Each of these alone, and for long: nothing else hides what it does.
 #[test]
 fn faults_of_disks_members_and_strangers_alone_are_survived() {
-    let disks_and_files = [Fault::ShortDisk, Fault::CutLog];
-    let members = [Fault::Stranger, Fault::DropMember, Fault::KillDuringChange];
+    let disks_and_files = [Fault::LowDisk, Fault::CutLog];
+    let members = [Fault::UnknownSender, Fault::RemoveMember, Fault::KillDuringChange];
     let others = [Fault::CutFollowerOff, Fault::ManyWatches];
     for fault in disks_and_files.into_iter().chain(members).chain(others) {
         for seed in 0..2 {
-            let mut plan = Plan { only: Some(fault), faults: 3, ..Plan::of(seed) };
-            (plan.shape.masters, plan.looks) = (3, (60, 80));
+            let mut plan = RunPlan { only_fault: Some(fault), faults: 3, ..RunPlan::of(seed) };
+            (plan.shape.masters, plan.checks_between_faults) = (3, (60, 80));
             run(plan).unwrap_or_else(|why| panic!("{fault:?}: {why}"));
         }
     }
@@ -83,8 +83,8 @@ fn wrong_clocks_alone_are_survived() {
     ];
     for fault in clocks {
         for seed in 0..4 {
-            let mut plan = Plan { only: Some(fault), faults: 8, ..Plan::of(seed) };
-            (plan.shape.masters, plan.looks) = (3, (20, 40));
+            let mut plan = RunPlan { only_fault: Some(fault), faults: 8, ..RunPlan::of(seed) };
+            (plan.shape.masters, plan.checks_between_faults) = (3, (20, 40));
             run(plan).unwrap_or_else(|why| panic!("{fault:?}: {why}"));
         }
     }

@@ -35,7 +35,7 @@ fn traces(set: &str) -> Option<PathBuf> {
     None
 }
 
-fn clean(report: &ReadReport) {
+fn assert_clean(report: &ReadReport) {
     assert!(report.is_clean(), "{:#?}", report.problems);
     assert!(report.end_reached);
 }
@@ -70,7 +70,7 @@ mod google {
             GO_ON
         })
         .unwrap();
-        clean(&report);
+        assert_clean(&report);
         assert_eq!((report.rows, machines.len()), (37_780, 12_583));
         assert_eq!((kinds, without_capacity), ([21_443, 8_957, 7_380], 32));
     }
@@ -91,7 +91,7 @@ mod google {
             GO_ON
         })
         .unwrap();
-        clean(&report);
+        assert_clean(&report);
         assert_eq!((report.rows, missing, last_us), (450_146, 291, 5_611_086_346));
         let expected = [
             ("Evict", 4_338),
@@ -120,7 +120,7 @@ mod google {
                 GO_ON
             })
             .unwrap();
-            clean(&report);
+            assert_clean(&report);
             rows.push(report.rows);
         }
         assert_eq!((rows, submitted), (vec![10_704, 3_099, 3_360, 4_179, 4_095], 9_808));
@@ -201,7 +201,7 @@ mod google {
             return;
         };
         let cell = google2011::read_t0(&folder).unwrap();
-        cell.reports.iter().for_each(clean);
+        cell.reports.iter().for_each(assert_clean);
         assert_eq!(cell.machines.len(), 12_477);
         assert_eq!((cell.running(), cell.pending(), cell.jobs()), (132_982, 11_357, 3_981));
         // 6,603.25 CPU and 5,862.75 memory; the figures are given with two decimals.
@@ -228,7 +228,7 @@ mod google {
         assert_eq!(cell.running_on_unlisted_machines(), 13);
     }
 
-    fn same(left: &Snapshot, right: &Snapshot) {
+    fn assert_same(left: &Snapshot, right: &Snapshot) {
         assert_eq!(left.machines, right.machines);
         assert!(left.tasks == right.tasks, "tasks differ");
         assert_eq!(left.machines_without_capacity, right.machines_without_capacity);
@@ -243,8 +243,8 @@ mod google {
         let derived = google2011::read_t0(&folder).unwrap();
         let replayed = google2011::snapshot_at(&folder, 0).unwrap();
         assert_eq!(total_problems(&replayed.reports), 0);
-        same(&derived, &replayed);
-        same(&derived, &google2011::snapshot_at(&folder, TRACE_START_US).unwrap());
+        assert_same(&derived, &replayed);
+        assert_same(&derived, &google2011::snapshot_at(&folder, TRACE_START_US).unwrap());
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod gpu {
         };
         for (file, count) in [(openb::ALL_NODES_FILE, 1_523), (openb::GPU_NODES_FILE, 1_213)] {
             let nodes = openb::read_nodes(Input::open(&folder.join(file)).unwrap()).unwrap();
-            clean(&nodes.report);
+            assert_clean(&nodes.report);
             assert_eq!(nodes.rows.len(), count, "{file}");
             assert_eq!(nodes.rows.iter().filter(|node| node.gpus > 0).count(), 1_213);
             assert_eq!(openb::gpu_capacity_milli(&nodes.rows), 6_212_000);
@@ -296,11 +296,11 @@ mod gpu {
         };
         let file = folder.join(openb::PUBLISHED_FILE);
         let published = openb::read_published(Input::open(&file).unwrap()).unwrap();
-        clean(&published.report);
+        assert_clean(&published.report);
         let mut counts = BTreeMap::new();
         for file in openb::pod_lists(&folder).unwrap() {
             let pods = openb::read_pods(Input::open(&file).unwrap()).unwrap();
-            clean(&pods.report);
+            assert_clean(&pods.report);
             let name = file.file_name().unwrap().to_str().unwrap();
             counts.insert(name.trim_end_matches(".csv.gz").to_owned(), pods.rows.len());
         }
@@ -385,7 +385,7 @@ fn the_swf_log_has_as_many_jobs_as_its_header_says() {
     let Some(folder) = traces("swf") else { return };
     let file = folder.join("NASA-iPSC-1993-3.1-cln.swf.gz");
     let log = swf::read(Input::open(&file).unwrap()).unwrap();
-    clean(&log.report);
+    assert_clean(&log.report);
     assert_eq!(log.header.max_jobs, Some(18_239));
     assert_eq!(log.header.max_records, Some(18_239));
     assert_eq!((log.jobs.len(), log.report.rows), (18_239, 18_239));
@@ -408,7 +408,7 @@ mod example_cell {
     #[test]
     fn the_bundled_cell_is_as_its_readme_says() {
         let cell = bundled();
-        cell.reports.iter().for_each(clean);
+        cell.reports.iter().for_each(assert_clean);
         assert_eq!((cell.machines.len(), cell.jobs.len(), cell.tasks()), (40, 60, 630));
         let count = |of: fn(&example::ExampleMachine) -> &str| {
             cell.machines.iter().map(of).collect::<HashSet<&str>>().len()

@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cellwright_store::{
-    CallError, CallFuture, Disk, DiskFuture, Machine, NodeId, Peer, RaftCall, RealDisk, Replica,
-    Role, Settings, Transport, wipe,
+    CallError, CallFuture, Disk, DiskFuture, NodeId, Peer, RaftCall, RealDisk, Replica, Role,
+    StateMachine, StoreConfig, Transport, wipe,
 };
 
 /// A real disk that remembers how long each flush took.
-struct Timed {
+struct TimedDisk {
     inner: RealDisk,
     flushes: Arc<Mutex<Vec<Duration>>>,
 }
 
-impl Disk for Timed {
+impl Disk for TimedDisk {
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         self.inner.list(dir)
     }
@@ -47,8 +47,8 @@ impl Disk for Timed {
     fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
         self.inner.truncate(path, len)
     }
-    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.inner.write_new(path, bytes)
+    fn write_atomic(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_atomic(path, bytes)
     }
     fn remove(&self, path: &str) -> io::Result<()> {
         self.inner.remove(path)
@@ -59,14 +59,14 @@ impl Disk for Timed {
     fn free_bytes(&self) -> io::Result<u64> {
         self.inner.free_bytes()
     }
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
-        self.inner.run(work)
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        self.inner.run_blocking(work)
     }
 }
 
 struct Counter(u64);
 
-impl Machine for Counter {
+impl StateMachine for Counter {
     fn apply(&mut self, _index: u64, _term: u64, _payload: &[u8]) -> Vec<u8> {
         self.0 += 1;
         Vec::new()
@@ -82,23 +82,23 @@ impl Machine for Counter {
     }
 }
 
-struct Nobody;
+struct NoPeers;
 
-impl Transport for Nobody {
+impl Transport for NoPeers {
     fn call(&self, to: NodeId, _peer: Peer, _call: RaftCall) -> CallFuture {
         Box::pin(async move { Err(CallError::Unreachable(format!("there is no replica {to}"))) })
     }
 }
 
 const PAYLOAD: usize = 256;
-const PER_ROUND: Duration = Duration::from_secs(3);
+const ROUND_TIME: Duration = Duration::from_secs(3);
 
-async fn round(replica: &Arc<Replica>, callers: usize, flushes: &Mutex<Vec<Duration>>) {
+async fn measure_rate(replica: &Arc<Replica>, callers: usize, flushes: &Mutex<Vec<Duration>>) {
     flushes.lock().expect("no holder panics").clear();
     let start = Instant::now();
     let caller = |replica: Arc<Replica>| async move {
         let mut done = 0_u64;
-        while start.elapsed() < PER_ROUND {
+        while start.elapsed() < ROUND_TIME {
             replica.propose(vec![7; PAYLOAD]).await.expect("a single voter takes every proposal");
             done += 1;
         }
@@ -126,11 +126,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = std::env::args_os().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = root.join("log_rate");
     let flushes = Arc::new(Mutex::new(Vec::new()));
-    let disk = Timed { inner: RealDisk::open(&folder)?, flushes: Arc::clone(&flushes) };
+    let disk = TimedDisk { inner: RealDisk::open(&folder)?, flushes: Arc::clone(&flushes) };
     wipe(&disk)?;
-    let settings = Settings::default();
+    let settings = StoreConfig::default();
     let machine = Counter(0);
-    let replica = Replica::open(1, settings, Arc::new(disk), Arc::new(Nobody), machine).await?;
+    let replica = Replica::open(1, settings, Arc::new(disk), Arc::new(NoPeers), machine).await?;
     let peer = Peer { name: "alone".to_owned(), address: "none".to_owned() };
     replica.bootstrap([(1, peer)].into()).await?;
     replica.watch().wait_for(|status| status.role == Role::Leader).await?;
@@ -138,7 +138,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{} payload bytes, files in {}", PAYLOAD, folder.display());
     println!("callers proposals/s  flushes/s proposals/fl. flush p50");
     for callers in [1, 64, 1000] {
-        round(&replica, callers, &flushes).await;
+        measure_rate(&replica, callers, &flushes).await;
     }
     replica.shutdown().await;
     std::fs::remove_dir_all(folder)?;

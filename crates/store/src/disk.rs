@@ -2,7 +2,7 @@
 //!
 //! The simulator puts a disk under it that forgets what was not synced, stalls and fills up; the
 //! product puts [`RealDisk`](crate::RealDisk) there. Calls block, because that is what files do;
-//! [`Disk::run`] says where the blocking happens. The alternative, an asynchronous file interface,
+//! [`Disk::run_blocking`] says where the blocking happens. The alternative, an asynchronous file interface,
 //! would hide which operations may be reordered against each other, and that is all this crate is
 //! about.
 //!
@@ -31,17 +31,17 @@ pub trait Disk: Send + Sync + 'static {
     fn truncate(&self, path: &str, len: u64) -> io::Result<()>;
     /// Creates or replaces a file in one step that is durable when the call returns: after a crash
     /// there is the old file or the new one, whole.
-    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
+    fn write_atomic(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
     fn remove(&self, path: &str) -> io::Result<()>;
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     fn free_bytes(&self) -> io::Result<u64>;
     /// Runs blocking work: on a blocking thread, or inline after a virtual delay.
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture;
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture;
 }
 
 /// Forgets everything a replica had on this disk.
 ///
-/// This is the way back after [`OpenError::Damaged`](crate::OpenError::Damaged): remove the old
+/// This is the way back after [`OpenError::ChecksumMismatch`](crate::OpenError::Damaged): remove the old
 /// replica from the members, wipe, join again as a learner **under a new id**. Under its old id a
 /// replica without its votes could vote twice in one term.
 pub fn wipe(disk: &dyn Disk) -> io::Result<()> {
@@ -70,7 +70,7 @@ impl DiskHandle {
     }
 
     pub(crate) fn get(&self) -> io::Result<Arc<dyn Disk>> {
-        self.0.borrow().clone().ok_or_else(closed)
+        self.0.borrow().clone().ok_or_else(closed_error)
     }
 
     pub(crate) fn close(&self) {
@@ -82,7 +82,7 @@ impl DiskHandle {
     }
 
     /// Ends when the disk is taken away.
-    pub(crate) async fn closed(&self) {
+    pub(crate) async fn wait_closed(&self) {
         // An error would mean that the sender is gone, and `self` holds it.
         let mut disk = self.0.subscribe();
         let _never = disk.wait_for(Option::is_none).await;
@@ -98,7 +98,7 @@ impl DiskHandle {
         let result = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&result);
         let worker = Arc::clone(&disk);
-        let job = disk.run(Box::new(move || {
+        let job = disk.run_blocking(Box::new(move || {
             let value = work(worker.as_ref());
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
         }));
@@ -109,6 +109,6 @@ impl DiskHandle {
     }
 }
 
-fn closed() -> io::Error {
+fn closed_error() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the replica was shut down and let go of its disk")
 }

@@ -27,10 +27,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::config::StoreConfig;
 use crate::log::Log;
 use crate::raft::{LogId, NodeId, Peer, TypeConfig};
-use crate::runtime::draw_between;
-use crate::settings::Settings;
+use crate::runtime::random_between;
 use crate::status::{Role, Status};
 use crate::transport::{RaftAnswer, RaftCall, Transport};
 
@@ -42,66 +42,68 @@ pub struct PreVote {
 
 /// The last reasons of a replica not to stand for election.
 #[derive(Clone, Default)]
-pub(crate) struct Calm(Arc<Mutex<Reasons>>, Arc<watch::Sender<bool>>);
+pub(crate) struct ElectionHoldoff(Arc<Mutex<ElectionActivity>>, Arc<watch::Sender<bool>>);
 
 #[derive(Clone, Copy, Default)]
-struct Reasons {
-    leader: Option<Instant>,
-    voted: Option<Instant>,
+struct ElectionActivity {
+    last_leader_contact: Option<Instant>,
+    last_vote: Option<Instant>,
     /// This replica asks the others whether they would vote for it.
-    is_asking: bool,
+    is_pre_voting: bool,
 }
 
-impl Calm {
-    fn reasons(&self) -> Reasons {
+impl ElectionHoldoff {
+    fn activity(&self) -> ElectionActivity {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Somebody leads.
-    pub(crate) fn heard_leader(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).leader = Some(Instant::now());
+    pub(crate) fn note_leader_contact(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).last_leader_contact =
+            Some(Instant::now());
         self.1.send_if_modified(|is_lost| std::mem::replace(is_lost, false));
     }
 
     /// Whoever led has been silent for too long to be called the leader.
-    fn lose_leader(&self) {
+    fn mark_leader_lost(&self) {
         self.1.send_if_modified(|is_lost| !std::mem::replace(is_lost, true));
     }
 
     /// Whether the leader was lost, as it changes. Openraft forgets its leader when it stands, and
     /// here it does not stand before it would win.
-    pub(crate) fn lost(&self) -> watch::Receiver<bool> {
+    pub(crate) fn leader_lost(&self) -> watch::Receiver<bool> {
         self.1.subscribe()
     }
 
     /// Somebody, perhaps this replica, may be about to.
-    pub(crate) fn voted(&self) {
-        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.voted = Some(Instant::now());
+    pub(crate) fn note_vote(&self) {
+        let mut activity = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        activity.last_vote = Some(Instant::now());
     }
 
     /// Whether a leader was heard from within `lease`.
-    pub(crate) fn is_led_within(&self, lease: Duration) -> bool {
-        self.reasons().leader.is_some_and(|at| at.elapsed() <= lease)
+    pub(crate) fn has_leader_within(&self, lease: Duration) -> bool {
+        self.activity().last_leader_contact.is_some_and(|at| at.elapsed() <= lease)
     }
 
     /// Whether there was a vote within this time.
     pub(crate) fn has_voted_within(&self, time: Duration) -> bool {
-        self.reasons().voted.is_some_and(|at| at.elapsed() <= time)
+        self.activity().last_vote.is_some_and(|at| at.elapsed() <= time)
     }
 
-    fn set_asking(&self, is_asking: bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_asking = is_asking;
+    fn set_pre_voting(&self, is_pre_voting: bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_pre_voting = is_pre_voting;
     }
 
     /// Whether this replica asks for votes itself.
-    pub(crate) fn is_asking(&self) -> bool {
-        self.reasons().is_asking
+    pub(crate) fn is_pre_voting(&self) -> bool {
+        self.activity().is_pre_voting
     }
 
     /// Whether there was a leader or a vote since then.
-    fn is_disturbed_since(&self, then: Instant) -> bool {
-        let Reasons { leader, voted, .. } = self.reasons();
+    fn has_activity_since(&self, then: Instant) -> bool {
+        let ElectionActivity { last_leader_contact: leader, last_vote: voted, .. } =
+            self.activity();
         leader.max(voted) > Some(then)
     }
 }
@@ -112,19 +114,19 @@ pub(crate) struct Campaign {
     pub(crate) raft: Raft<TypeConfig>,
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) log: Log,
-    pub(crate) settings: Settings,
-    pub(crate) calm: Calm,
+    pub(crate) settings: StoreConfig,
+    pub(crate) holdoff: ElectionHoldoff,
     pub(crate) status: watch::Receiver<Status>,
     /// The leader wants this replica to take over.
-    pub(crate) asked: Arc<Notify>,
+    pub(crate) timeout_now: Arc<Notify>,
     /// Whether this replica's disk is too full to lead for long.
-    pub(crate) is_short: Arc<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) is_disk_low: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// A wait for the time to stand.
-struct Wait {
+struct CampaignWait {
     since: Instant,
-    drawn: Duration,
+    random_delay: Duration,
     /// Right after a start it is soon seen whether anybody leads, and asking harms nobody.
     is_first: bool,
 }
@@ -132,19 +134,20 @@ struct Wait {
 impl Campaign {
     /// Ends with the replica.
     pub(crate) async fn run(mut self) {
-        let soon = draw_between(self.settings.heartbeat, self.settings.heartbeat * 2);
-        let mut wait = Wait { since: Instant::now(), drawn: soon, is_first: true };
+        let first_delay = random_between(self.settings.heartbeat, self.settings.heartbeat * 2);
+        let mut wait =
+            CampaignWait { since: Instant::now(), random_delay: first_delay, is_first: true };
         loop {
-            if !self.stands_or_ends(&mut wait).await {
+            if !self.wait_eligible(&mut wait).await {
                 return;
             }
-            let asked = self.asked.clone();
+            let timeout_now = self.timeout_now.clone();
             tokio::select! {
                 biased;
-                () = asked.notified() => {}
-                () = tokio::time::sleep_until(self.due(&wait)) => {
+                () = timeout_now.notified() => {}
+                () = tokio::time::sleep_until(self.next_campaign_at(&wait)) => {
                     // A leader may have been heard from meanwhile.
-                    if self.due(&wait) > Instant::now() {
+                    if self.next_campaign_at(&wait) > Instant::now() {
                         if wait.is_first {
                             wait = self.next_wait();
                         }
@@ -152,13 +155,14 @@ impl Campaign {
                     }
                 }
             }
-            self.calm.lose_leader();
-            self.calm.set_asking(true);
-            let began = Instant::now();
-            let is_wanted = self.would_win().await && !self.calm.is_disturbed_since(began);
-            let stood = if is_wanted { self.stand().await } else { Ok(()) };
-            self.calm.set_asking(false);
-            if stood.is_err() {
+            self.holdoff.mark_leader_lost();
+            self.holdoff.set_pre_voting(true);
+            let started_at = Instant::now();
+            let has_majority =
+                self.run_pre_vote().await && !self.holdoff.has_activity_since(started_at);
+            let started = if has_majority { self.start_election().await } else { Ok(()) };
+            self.holdoff.set_pre_voting(false);
+            if started.is_err() {
                 return;
             }
             wait = self.next_wait();
@@ -167,13 +171,13 @@ impl Campaign {
 
     /// The lease is waited out before the drawn time begins. What is drawn need only keep two from
     /// asking in the same moment, and a round of questions takes much less than a heartbeat.
-    fn next_wait(&self) -> Wait {
-        let drawn = draw_between(self.settings.heartbeat, self.settings.heartbeat * 3);
-        Wait { since: Instant::now(), drawn, is_first: false }
+    fn next_wait(&self) -> CampaignWait {
+        let random_delay = random_between(self.settings.heartbeat, self.settings.heartbeat * 3);
+        CampaignWait { since: Instant::now(), random_delay, is_first: false }
     }
 
     /// Waits until this replica is one that may stand; `false` when it has stopped.
-    async fn stands_or_ends(&mut self, wait: &mut Wait) -> bool {
+    async fn wait_eligible(&mut self, wait: &mut CampaignWait) -> bool {
         let may = |role| matches!(role, Role::Follower | Role::Candidate);
         if may(self.status.borrow().role) {
             return true;
@@ -187,29 +191,31 @@ impl Campaign {
     }
 
     /// When to stand next, as far as is known now.
-    fn due(&self, wait: &Wait) -> Instant {
-        let Reasons { leader, voted, .. } = self.calm.reasons();
+    fn next_campaign_at(&self, wait: &CampaignWait) -> Instant {
+        let ElectionActivity { last_leader_contact: leader, last_vote: voted, .. } =
+            self.holdoff.activity();
         let lease = self.settings.election_max;
         let is_alone = self.raft.metrics().borrow().membership_config.voter_ids().eq([self.id]);
         if is_alone && wait.is_first {
             return wait.since;
         }
         // Those with room go first.
-        let drawn = if (self.is_short)() { wait.drawn + lease } else { wait.drawn };
-        let reasons = [voted, leader.map(|at| at + lease)];
-        reasons.into_iter().flatten().fold(wait.since, Instant::max) + drawn
+        let random_delay =
+            if (self.is_disk_low)() { wait.random_delay + lease } else { wait.random_delay };
+        let earliest = [voted, leader.map(|at| at + lease)];
+        earliest.into_iter().flatten().fold(wait.since, Instant::max) + random_delay
     }
 
     /// Has openraft stand, and waits until it has taken that in: a core that hangs on its disk is
     /// not to find a queue of elections when it wakes.
-    async fn stand(&self) -> Result<(), ()> {
-        self.calm.voted();
+    async fn start_election(&self) -> Result<(), ()> {
+        self.holdoff.note_vote();
         self.raft.trigger().elect().await.map_err(drop)?;
         self.raft.with_raft_state(|_| ()).await.map_err(drop)
     }
 
     /// Asks the others; whether a majority, of either half of a joint membership, would vote.
-    async fn would_win(&self) -> bool {
+    async fn run_pre_vote(&self) -> bool {
         let (halves, peers) = self.voters();
         let mut granted = BTreeSet::from([self.id]);
         let is_won = |granted: &BTreeSet<NodeId>| {
@@ -219,10 +225,10 @@ impl Campaign {
         };
         let mut answers = JoinSet::new();
         for (to, peer) in peers {
-            let asked = PreVote { last_log: self.log.last() };
-            let call = self.transport.call(to, peer, RaftCall::PreVote(asked));
-            let patience = self.settings.election_min;
-            answers.spawn(async move { (to, tokio::time::timeout(patience, call).await) });
+            let request = PreVote { last_log: self.log.last() };
+            let call = self.transport.call(to, peer, RaftCall::PreVote(request));
+            let call_timeout = self.settings.election_min;
+            answers.spawn(async move { (to, tokio::time::timeout(call_timeout, call).await) });
         }
         while !is_won(&granted) {
             match answers.join_next().await {

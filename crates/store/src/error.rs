@@ -9,7 +9,7 @@ use crate::raft::{NodeId, Peer};
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("setting {field} is {value}, allowed: {allowed}")]
-    Settings { field: &'static str, value: String, allowed: String },
+    InvalidConfig { field: &'static str, value: String, allowed: String },
     #[error("{path}: {source}")]
     Disk { path: String, source: io::Error },
     #[error(
@@ -19,7 +19,7 @@ pub enum OpenError {
     )]
     Damaged { file: String, offset: u64, what: String },
     #[error("{file} belongs to {found}, this replica is {expected}; check the data directory")]
-    Foreign { file: String, found: String, expected: String },
+    WrongOwner { file: String, found: String, expected: String },
     #[error("{file} has format version {found}, this build reads up to {known}; run a newer one")]
     TooNew { file: String, found: u32, known: u32 },
     #[error("the machine refuses snapshot {file}: {why}")]
@@ -43,7 +43,7 @@ pub enum ProposeError {
         "no quorum has answered for {silent:?} since this was proposed; it may yet take \
              effect. Ask again with the same request id"
     )]
-    Unsure { silent: Duration },
+    OutcomeUnknown { silent: Duration },
     /// Proposed, and then another led: what is not in its log may still be in that of a third.
     #[error(
         "this replica lost the lead after this was proposed{}; it may yet take effect. Ask again \
@@ -92,7 +92,7 @@ pub enum MemberError {
     )]
     NoMajorityLeft { id: NodeId, answering: usize, voters: usize },
     #[error("no quorum has answered for {silent:?}; the change may yet take effect")]
-    Unsure { silent: Duration },
+    OutcomeUnknown { silent: Duration },
     #[error("this replica lost the lead{}; the change may yet take effect", named(.leader))]
     Deposed { leader: Option<(NodeId, Peer)> },
     #[error("this replica has stopped: {why}")]
@@ -110,10 +110,10 @@ pub enum SnapshotError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadEntriesError {
     #[error(
-        "entry {asked} is no longer in the log, the first one kept is {first}; start from a \
+        "entry {requested} is no longer in the log, the first one kept is {first}; start from a \
              snapshot"
     )]
-    Purged { asked: u64, first: u64 },
+    Purged { requested: u64, first: u64 },
     #[error("the log could not be read: {why}")]
     Fatal { why: String },
 }

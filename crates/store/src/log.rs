@@ -12,7 +12,7 @@
 //!
 //! - an entry is applied, and its proposer answered, only when it is durable here
 //!   ([`Log::wait_durable`]);
-//! - followers are told of commits only as far as they are durable here ([`Log::durable_part`]);
+//! - followers are told of commits only as far as they are durable here ([`Log::durable_prefix`]);
 //! - members change only when all that openraft calls committed is durable here
 //!   ([`Log::wait_all_durable`]).
 //!
@@ -28,61 +28,63 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::config::{StoreBugs, StoreConfig};
 use crate::disk::DiskHandle;
 use crate::raft::{
     Entry, EntryPayload, LogId, NodeId, StorageError, StorageIOError, TypeConfig, Vote, next_index,
 };
-use crate::record::{HEAD_LEN, HardState, Record, Spot, TAIL_LEN, segment_path};
-use crate::recover::Recovered;
-use crate::settings::{Settings, StoreBugs};
-use crate::writer::{Done, Op};
+use crate::record::{
+    HardState, RECORD_HEADER_LEN, RECORD_TRAILER_LEN, Record, RecordPosition, segment_path,
+};
+use crate::recovery::Recovered;
+use crate::writer::{Completion, WriteOp};
 
 /// Where an entry's record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) spot: Spot,
+pub(crate) struct RecordLocation {
+    pub(crate) position: RecordPosition,
     pub(crate) len: usize,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct EntrySlot {
     pub(crate) id: LogId,
     pub(crate) ticket: u64,
     /// `None` until written.
-    pub(crate) place: Option<Place>,
-    /// Invariant: present while `place` is `None`.
+    pub(crate) location: Option<RecordLocation>,
+    /// Invariant: present while `location` is `None`.
     pub(crate) entry: Option<Entry>,
     pub(crate) bytes: usize,
 }
 
-impl Slot {
-    pub(crate) fn on_disk(entry: Entry, place: Place) -> Slot {
-        let (id, bytes) = (entry.log_id, place.len);
-        Slot { id, ticket: 0, place: Some(place), entry: Some(entry), bytes }
+impl EntrySlot {
+    pub(crate) fn on_disk(entry: Entry, location: RecordLocation) -> EntrySlot {
+        let (id, bytes) = (entry.log_id, location.len);
+        EntrySlot { id, ticket: 0, location: Some(location), entry: Some(entry), bytes }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Memory {
-    slots: VecDeque<Slot>,
-    pub(crate) hard: HardState,
-    /// Whether `hard.committed` is newer than what was last queued.
-    pub(crate) committed_moved: bool,
+pub(crate) struct InMemoryLog {
+    slots: VecDeque<EntrySlot>,
+    pub(crate) hard_state: HardState,
+    /// Whether `hard_state.committed` is newer than what was last queued.
+    pub(crate) is_committed_dirty: bool,
     ticket: u64,
     cached_bytes: usize,
     /// Number of slots at the front whose entry is no longer in memory.
-    evicted: usize,
+    evicted_slots: usize,
 }
 
-impl Memory {
+impl InMemoryLog {
     fn last(&self) -> Option<LogId> {
-        self.slots.back().map(|slot| slot.id).or(self.hard.purged)
+        self.slots.back().map(|slot| slot.id).or(self.hard_state.purged)
     }
 
     /// Index of the next entry to come.
@@ -94,88 +96,88 @@ impl Memory {
         self.slots.front().map_or_else(|| self.next(), |slot| slot.id.index)
     }
 
-    fn slot(&self, index: u64) -> Option<&Slot> {
+    fn slot(&self, index: u64) -> Option<&EntrySlot> {
         self.slots.get(usize::try_from(index.checked_sub(self.first())?).ok()?)
     }
 
     fn push(&mut self, entry: Entry, bytes: usize, ticket: u64) {
         self.cached_bytes += bytes;
         let id = entry.log_id;
-        self.slots.push_back(Slot { id, ticket, place: None, entry: Some(entry), bytes });
+        self.slots.push_back(EntrySlot { id, ticket, location: None, entry: Some(entry), bytes });
     }
 
-    fn forget_from(&mut self, index: u64) {
+    fn truncate_from(&mut self, index: u64) {
         while self.slots.back().is_some_and(|slot| slot.id.index >= index) {
-            let gone = self.slots.pop_back();
-            self.uncache(gone);
+            let removed = self.slots.pop_back();
+            self.release_cached(removed);
         }
-        self.evicted = self.evicted.min(self.slots.len());
+        self.evicted_slots = self.evicted_slots.min(self.slots.len());
     }
 
-    fn forget_through(&mut self, upto: LogId) {
+    fn purge_through(&mut self, upto: LogId) {
         while self.slots.front().is_some_and(|slot| slot.id.index <= upto.index) {
-            let gone = self.slots.pop_front();
-            self.uncache(gone);
-            self.evicted = self.evicted.saturating_sub(1);
+            let removed = self.slots.pop_front();
+            self.release_cached(removed);
+            self.evicted_slots = self.evicted_slots.saturating_sub(1);
         }
-        self.hard.purged = self.hard.purged.max(Some(upto));
+        self.hard_state.purged = self.hard_state.purged.max(Some(upto));
     }
 
-    fn uncache(&mut self, slot: Option<Slot>) {
+    fn release_cached(&mut self, slot: Option<EntrySlot>) {
         if let Some(slot) = slot.filter(|slot| slot.entry.is_some()) {
             self.cached_bytes -= slot.bytes;
         }
     }
 
     /// Notes where the writer put an entry, unless the log has moved on since.
-    pub(crate) fn written(&mut self, index: u64, ticket: u64, place: Place) {
+    pub(crate) fn note_written(&mut self, index: u64, ticket: u64, location: RecordLocation) {
         let first = self.first();
         let at = index.checked_sub(first).and_then(|at| usize::try_from(at).ok());
         if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
             && slot.ticket == ticket
         {
-            slot.place = Some(place);
+            slot.location = Some(location);
         }
     }
 
     pub(crate) fn evict(&mut self, limit: usize) {
         while self.cached_bytes > limit {
-            let Some(slot) = self.slots.get_mut(self.evicted) else { return };
-            if slot.place.is_none() {
+            let Some(slot) = self.slots.get_mut(self.evicted_slots) else { return };
+            if slot.location.is_none() {
                 return;
             }
             if slot.entry.take().is_some() {
                 self.cached_bytes -= slot.bytes;
             }
-            self.evicted += 1;
+            self.evicted_slots += 1;
         }
     }
 }
 
 pub(crate) struct Shared {
     id: NodeId,
-    memory: Mutex<Memory>,
-    ops: mpsc::UnboundedSender<Op>,
+    memory: Mutex<InMemoryLog>,
+    ops: mpsc::UnboundedSender<WriteOp>,
     durable: watch::Receiver<u64>,
     disk: DiskHandle,
     max_append_bytes: usize,
     /// When the flush that is under way began.
-    flushing: Mutex<Option<Instant>>,
+    flush_started: Mutex<Option<Instant>>,
     bugs: StoreBugs,
 }
 
 impl Shared {
     /// A flush begins, or none is under way any more.
-    pub(crate) fn set_flushing(&self, since: Option<Instant>) {
-        *self.flushing.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    pub(crate) fn set_flush_started(&self, since: Option<Instant>) {
+        *self.flush_started.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    fn has_flushed_for(&self, bound: Duration) -> bool {
-        let since = *self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_flush_stalled(&self, bound: Duration) -> bool {
+        let since = *self.flush_started.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| since.elapsed() >= bound)
     }
 
-    pub(crate) fn memory(&self) -> MutexGuard<'_, Memory> {
+    pub(crate) fn memory(&self) -> MutexGuard<'_, InMemoryLog> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -188,10 +190,10 @@ pub struct Log {
 
 /// The writer has gone.
 #[derive(Debug)]
-struct Closed;
+struct WriterClosed;
 
-impl From<Closed> for StorageError {
-    fn from(_: Closed) -> StorageError {
+impl From<WriterClosed> for StorageError {
+    fn from(_: WriterClosed) -> StorageError {
         write_error("the log is closed")
     }
 }
@@ -200,21 +202,21 @@ impl Log {
     pub(crate) fn new(
         id: NodeId,
         recovered: &mut Recovered,
-        ops: mpsc::UnboundedSender<Op>,
+        ops: mpsc::UnboundedSender<WriteOp>,
         durable: watch::Receiver<u64>,
         disk: DiskHandle,
-        settings: &Settings,
+        settings: &StoreConfig,
     ) -> Log {
         let slots = std::mem::take(&mut recovered.slots);
         let evicted = slots.iter().take_while(|slot| slot.entry.is_none()).count();
         let cached_bytes = slots.iter().skip(evicted).map(|slot| slot.bytes).sum();
-        let memory = Memory {
+        let memory = InMemoryLog {
             slots,
-            hard: recovered.hard.clone(),
-            committed_moved: false,
+            hard_state: recovered.hard_state.clone(),
+            is_committed_dirty: false,
             ticket: 0,
             cached_bytes,
-            evicted,
+            evicted_slots: evicted,
         };
         let shared = Shared {
             id,
@@ -223,16 +225,20 @@ impl Log {
             durable,
             disk,
             max_append_bytes: settings.max_append_bytes,
-            flushing: Mutex::default(),
+            flush_started: Mutex::default(),
             bugs: settings.bugs,
         };
         Log { shared: Arc::new(shared) }
     }
 
     /// Queues one operation; memory is locked so that tickets and queue are in the same order.
-    fn queue(&self, memory: &mut Memory, op: impl FnOnce(u64) -> Op) -> Result<(), Closed> {
+    fn enqueue(
+        &self,
+        memory: &mut InMemoryLog,
+        op: impl FnOnce(u64) -> WriteOp,
+    ) -> Result<(), WriterClosed> {
         memory.ticket += 1;
-        self.shared.ops.send(op(memory.ticket)).map_err(|_| Closed)
+        self.shared.ops.send(op(memory.ticket)).map_err(|_| WriterClosed)
     }
 
     /// The last entry, durable or not.
@@ -242,7 +248,7 @@ impl Log {
 
     /// The term this replica has voted in, or follows a leader of.
     pub(crate) fn term(&self) -> u64 {
-        self.shared.memory().hard.vote.map_or(0, |vote| vote.leader_id.term)
+        self.shared.memory().hard_state.vote.map_or(0, |vote| vote.leader_id.term)
     }
 
     /// Index of the first entry still in the log.
@@ -277,7 +283,7 @@ impl Log {
     }
 
     /// As much of a commit as is durable here: what a follower may be told of it.
-    pub(crate) fn durable_part(&self, commit: Option<LogId>) -> Option<LogId> {
+    pub(crate) fn durable_prefix(&self, commit: Option<LogId>) -> Option<LogId> {
         if self.shared.bugs.announces_unflushed {
             return commit;
         }
@@ -286,7 +292,7 @@ impl Log {
         let durable = memory.slots.partition_point(|slot| slot.ticket <= flushed);
         let last = match durable.checked_sub(1) {
             Some(at) => memory.slots.get(at).map(|slot| slot.id),
-            None => memory.hard.purged,
+            None => memory.hard_state.purged,
         };
         // Both are of one log, where terms rise with the index.
         commit.min(last)
@@ -294,10 +300,10 @@ impl Log {
 
     /// Waits while one flush takes `bound` or longer. A leader whose disk hangs falls silent, so
     /// that the others elect one that can write.
-    pub(crate) async fn wait_unless_stalled(&self, bound: Duration) {
+    pub(crate) async fn wait_while_stalled(&self, bound: Duration) {
         let mut durable = self.shared.durable.clone();
         // An error means that the writer has gone; then there is nothing to wait for.
-        let _gone = durable.wait_for(|_| !self.shared.has_flushed_for(bound)).await;
+        let _gone = durable.wait_for(|_| !self.shared.is_flush_stalled(bound)).await;
     }
 
     /// Entries of `start..end`, as many as fit into `limit` bytes but at least one if there is any.
@@ -305,8 +311,8 @@ impl Log {
         let slots = self.slots(start, end, limit);
         let begin = slots.first().map_or(start, |slot| slot.id.index);
         let missing = slots.iter().filter(|slot| slot.entry.is_none());
-        let places: Vec<Place> = missing.filter_map(|slot| slot.place).collect();
-        let fetched = match self.fetch(places).await {
+        let locations: Vec<RecordLocation> = missing.filter_map(|slot| slot.location).collect();
+        let fetched = match self.read_records(locations).await {
             Ok(fetched) => fetched,
             // Purged while we were looking: there is nothing at the start of the range any more.
             Err(_) if self.first() > begin => return Ok(Vec::new()),
@@ -318,7 +324,7 @@ impl Log {
         entries.ok_or_else(|| read_error("an entry is neither on disk nor in memory"))
     }
 
-    fn slots(&self, start: u64, end: u64, limit: usize) -> Vec<Slot> {
+    fn slots(&self, start: u64, end: u64, limit: usize) -> Vec<EntrySlot> {
         let memory = self.shared.memory();
         let start = start.max(memory.first());
         let mut bytes = 0;
@@ -334,12 +340,13 @@ impl Log {
         slots
     }
 
-    async fn fetch(&self, places: Vec<Place>) -> io::Result<Vec<Entry>> {
-        if places.is_empty() {
+    async fn read_records(&self, locations: Vec<RecordLocation>) -> io::Result<Vec<Entry>> {
+        if locations.is_empty() {
             return Ok(Vec::new());
         }
-        let read =
-            move |disk: &dyn crate::Disk| places.iter().map(|at| read_one(disk, *at)).collect();
+        let read = move |disk: &dyn crate::Disk| {
+            locations.iter().map(|at| read_record(disk, *at)).collect()
+        };
         self.shared.disk.run(read).await?
     }
 
@@ -360,8 +367,8 @@ impl Log {
     }
 
     /// Whether `id` was made by this replica in the term it leads now: then the append is its own.
-    fn is_own(&self, memory: &Memory, id: &LogId) -> bool {
-        memory.hard.vote.as_ref().is_some_and(|vote| {
+    fn is_own_append(&self, memory: &InMemoryLog, id: &LogId) -> bool {
+        memory.hard_state.vote.as_ref().is_some_and(|vote| {
             let leader = &vote.leader_id;
             leader.node_id == self.shared.id
                 && (leader.term, leader.node_id) == (id.leader_id.term, id.leader_id.node_id)
@@ -369,14 +376,14 @@ impl Log {
     }
 }
 
-fn read_one(disk: &dyn crate::Disk, place: Place) -> io::Result<Entry> {
-    let path = segment_path(place.spot.sequence);
-    let bytes = disk.read_at(&path, place.spot.offset, place.len)?;
-    let wrong = |what: &str| {
-        let at = place.spot.offset;
-        io::Error::new(io::ErrorKind::InvalidData, format!("{path} at byte {at}: {what}"))
+fn read_record(disk: &dyn crate::Disk, location: RecordLocation) -> io::Result<Entry> {
+    let path = segment_path(location.position.sequence);
+    let bytes = disk.read_at(&path, location.position.offset, location.len)?;
+    let wrong = |reason: &str| {
+        let at = location.position.offset;
+        io::Error::new(io::ErrorKind::InvalidData, format!("{path} at byte {at}: {reason}"))
     };
-    let found = Record::decode(&bytes, place.spot).map_err(wrong)?;
+    let found = Record::decode(&bytes, location.position).map_err(wrong)?;
     found.record.to_entry().map_err(wrong)
 }
 
@@ -418,7 +425,7 @@ impl RaftLogStorage<TypeConfig> for Log {
 
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, StorageError> {
         let memory = self.shared.memory();
-        Ok(LogState { last_purged_log_id: memory.hard.purged, last_log_id: memory.last() })
+        Ok(LogState { last_purged_log_id: memory.hard_state.purged, last_log_id: memory.last() })
     }
 
     async fn get_log_reader(&mut self) -> Log {
@@ -429,25 +436,28 @@ impl RaftLogStorage<TypeConfig> for Log {
         let (tx, rx) = oneshot::channel();
         {
             let mut memory = self.shared.memory();
-            memory.hard.vote = Some(*vote);
-            self.queue(&mut memory, |ticket| Op::State { ticket, done: Done::Waiter(tx) })?;
+            memory.hard_state.vote = Some(*vote);
+            self.enqueue(&mut memory, |ticket| WriteOp::State {
+                ticket,
+                done: Completion::Waiter(tx),
+            })?;
         }
         rx.await.map_err(|_| write_error("the log stopped before the vote was flushed"))
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, StorageError> {
-        Ok(self.shared.memory().hard.vote)
+        Ok(self.shared.memory().hard_state.vote)
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), StorageError> {
         let mut memory = self.shared.memory();
-        memory.committed_moved |= memory.hard.committed != committed;
-        memory.hard.committed = committed;
+        memory.is_committed_dirty |= memory.hard_state.committed != committed;
+        memory.hard_state.committed = committed;
         Ok(())
     }
 
     async fn read_committed(&mut self) -> Result<Option<LogId>, StorageError> {
-        Ok(self.shared.memory().hard.committed)
+        Ok(self.shared.memory().hard_state.committed)
     }
 
     async fn append<I>(
@@ -459,7 +469,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         I: IntoIterator<Item = Entry> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        plant("raft");
+        failpoint("raft");
         let mut own = true;
         let mut records = Vec::new();
         let mut memory = self.shared.memory();
@@ -470,14 +480,14 @@ impl RaftLogStorage<TypeConfig> for Log {
                 let text = format!("entry {index} would leave a hole after {}", memory.next());
                 return Err(write_error(&text));
             }
-            own &= self.is_own(&memory, &entry.log_id);
-            let record = Record::of_entry(&entry).map_err(|e| write_error(&e.to_string()))?;
-            memory.push(entry, HEAD_LEN + record.body.len() + TAIL_LEN, ticket);
+            own &= self.is_own_append(&memory, &entry.log_id);
+            let record = Record::from_entry(&entry).map_err(|e| write_error(&e.to_string()))?;
+            memory.push(entry, RECORD_HEADER_LEN + record.body.len() + RECORD_TRAILER_LEN, ticket);
             records.push(record);
         }
         let (now, later) = if own { (Some(callback), None) } else { (None, Some(callback)) };
-        let done = later.map_or(Done::Nobody, Done::Flushed);
-        self.queue(&mut memory, |ticket| Op::Append { ticket, records, done })?;
+        let done = later.map_or(Completion::Ignored, Completion::Flushed);
+        self.enqueue(&mut memory, |ticket| WriteOp::Append { ticket, records, done })?;
         drop(memory);
         if let Some(callback) = now {
             callback.log_io_completed(Ok(()));
@@ -487,16 +497,20 @@ impl RaftLogStorage<TypeConfig> for Log {
 
     async fn truncate(&mut self, log_id: LogId) -> Result<(), StorageError> {
         let mut memory = self.shared.memory();
-        memory.forget_from(log_id.index);
+        memory.truncate_from(log_id.index);
         let records = vec![Record::truncate(log_id.index)];
-        self.queue(&mut memory, |ticket| Op::Append { ticket, records, done: Done::Nobody })?;
+        self.enqueue(&mut memory, |ticket| WriteOp::Append {
+            ticket,
+            records,
+            done: Completion::Ignored,
+        })?;
         Ok(())
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), StorageError> {
         let mut memory = self.shared.memory();
-        memory.forget_through(log_id);
-        self.queue(&mut memory, |ticket| Op::Purge { ticket, upto: log_id })?;
+        memory.purge_through(log_id);
+        self.enqueue(&mut memory, |ticket| WriteOp::Purge { ticket, upto: log_id })?;
         Ok(())
     }
 }

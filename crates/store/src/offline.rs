@@ -20,25 +20,25 @@ use bytes::Bytes;
 
 use crate::disk::{Disk, DiskFuture};
 use crate::error::OpenError;
-use crate::log::Slot;
+use crate::log::EntrySlot;
 use crate::raft::{Membership, NodeId, Peer, next_index};
-use crate::record::{Kind, Owner, Record, segment_path};
-use crate::recover::{Recovered, TornTail, check_end, scan};
-use crate::snapshot::{self, Loaded};
+use crate::record::{Owner, Record, RecordKind, segment_path};
+use crate::recovery::{Recovered, TornTail, check_not_truncated, scan};
+use crate::snapshot::{self, LoadedSnapshot};
 
 /// How often opening looks again when the files change under it.
-const LOOKS: usize = 4;
+const OPEN_ATTEMPTS: usize = 4;
 
 /// What stands at one place of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfflineEntry {
     pub index: u64,
     pub term: u64,
-    pub content: Content,
+    pub content: EntryContent,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum EntryContent {
     /// What the machine is fed.
     Payload(Bytes),
     /// The mark of a new leader.
@@ -57,10 +57,10 @@ pub struct OfflineSnapshot {
 pub struct OfflineLog {
     disk: ReadOnlyDisk,
     owner: Owner,
-    slots: Vec<Slot>,
-    next: u64,
-    agreed: u64,
-    torn: Option<TornTail>,
+    slots: Vec<EntrySlot>,
+    next_index: u64,
+    committed_end: u64,
+    torn_tail: Option<TornTail>,
     snapshots: Vec<OfflineSnapshot>,
 }
 
@@ -70,39 +70,48 @@ impl OfflineLog {
     /// # Errors
     /// When there is no log, it is damaged before its tail, or was written by a newer version.
     pub fn open(dir: &Path) -> Result<OfflineLog, OpenError> {
-        let mut looked = OfflineLog::look(dir);
-        for _ in 1..LOOKS {
-            match &looked {
+        let mut attempt = OfflineLog::try_open(dir);
+        for _ in 1..OPEN_ATTEMPTS {
+            match &attempt {
                 Err(OpenError::Damaged { .. }) => {}
                 Err(OpenError::Disk { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 }
                 _ => break,
             }
-            looked = OfflineLog::look(dir);
+            attempt = OfflineLog::try_open(dir);
         }
-        looked
+        attempt
     }
 
-    fn look(dir: &Path) -> Result<OfflineLog, OpenError> {
+    fn try_open(dir: &Path) -> Result<OfflineLog, OpenError> {
         let disk = ReadOnlyDisk { root: dir.to_path_buf(), open: Mutex::default() };
         let mut found = scan(&disk, None)?;
         let Some(owner) = found.owner else {
             let source = io::Error::new(io::ErrorKind::NotFound, "there is no log in it");
             return Err(OpenError::Disk { path: dir.display().to_string(), source });
         };
-        found.settle()?;
-        let snapshots = snapshot::indexes(&disk)?;
+        found.check_consistency()?;
+        let snapshots = snapshot::list(&disk)?;
         // As a replica would refuse it; a snapshot that does not read is reported when asked for.
-        if let Ok((Some(Loaded { name, meta, .. }), _)) = snapshot::load(&disk, owner.cell, 0)
+        if let Ok((Some(LoadedSnapshot { name, meta, .. }), _)) =
+            snapshot::load(&disk, owner.cell, 0)
             && let Some(id) = &meta.last_log_id
         {
-            check_end(&disk, &found, Some((&name, id)), None)?;
+            check_not_truncated(&disk, &found, Some((&name, id)), None)?;
         }
-        let agreed = agreed(&disk, &found, owner);
-        let (next, torn) = (found.next, found.torn.take());
+        let agreed = find_committed_end(&disk, &found, owner);
+        let (next, torn) = (found.next_index, found.torn_tail.take());
         // A few words for each entry are enough; bodies are read when asked for.
-        let slots = found.slots.into_iter().map(|slot| Slot { entry: None, ..slot }).collect();
-        Ok(OfflineLog { disk, owner, slots, next, agreed, torn, snapshots })
+        let slots = found.slots.into_iter().map(|slot| EntrySlot { entry: None, ..slot }).collect();
+        Ok(OfflineLog {
+            disk,
+            owner,
+            slots,
+            next_index: next,
+            committed_end: agreed,
+            torn_tail: torn,
+            snapshots,
+        })
     }
 
     /// Whose log it is.
@@ -111,29 +120,29 @@ impl OfflineLog {
         self.owner.replica
     }
 
-    /// Index of the first entry it still has; [`OfflineLog::next`] if it has none.
+    /// Index of the first entry it still has; [`OfflineLog::next_index`] if it has none.
     #[must_use]
     pub fn first(&self) -> u64 {
-        self.slots.first().map_or(self.next, |slot| slot.id.index)
+        self.slots.first().map_or(self.next_index, |slot| slot.id.index)
     }
 
     /// Index after the last entry.
     #[must_use]
-    pub fn next(&self) -> u64 {
-        self.next
+    pub fn next_index(&self) -> u64 {
+        self.next_index
     }
 
     /// Index after the last entry that is known to be agreed on. Entries from here on stand on this
     /// replica's disk, and a quorum may or may not have taken them.
     #[must_use]
-    pub fn agreed(&self) -> u64 {
-        self.agreed
+    pub fn committed_end(&self) -> u64 {
+        self.committed_end
     }
 
     /// Bytes at the end that are no whole write: torn, or being written right now.
     #[must_use]
     pub fn torn_tail(&self) -> Option<&TornTail> {
-        self.torn.as_ref()
+        self.torn_tail.as_ref()
     }
 
     #[must_use]
@@ -161,23 +170,23 @@ impl OfflineLog {
         Ok(entries)
     }
 
-    fn entry(&self, slot: &Slot) -> Result<OfflineEntry, OpenError> {
+    fn entry(&self, slot: &EntrySlot) -> Result<OfflineEntry, OpenError> {
         let (index, term) = (slot.id.index, slot.id.leader_id.term);
-        let missing = || damaged("log", 0, "an entry has no place in it");
-        let place = slot.place.ok_or_else(missing)?;
-        let path = segment_path(place.spot.sequence);
-        let bytes = self.disk.read_at(&path, place.spot.offset, place.len);
+        let missing = || damaged_error("log", 0, "an entry has no place in it");
+        let location = slot.location.ok_or_else(missing)?;
+        let path = segment_path(location.position.sequence);
+        let bytes = self.disk.read_at(&path, location.position.offset, location.len);
         let bytes = bytes.map_err(|source| OpenError::Disk { path: path.clone(), source })?;
-        let wrong = |what| damaged(&path, place.spot.offset, what);
-        let record = Record::decode(&bytes, place.spot).map_err(wrong)?.record;
+        let wrong = |reason| damaged_error(&path, location.position.offset, reason);
+        let record = Record::decode(&bytes, location.position).map_err(wrong)?.record;
         let content = match record.kind {
-            Kind::Normal => Content::Payload(record.body),
-            Kind::Membership => {
+            RecordKind::Normal => EntryContent::Payload(record.body),
+            RecordKind::Membership => {
                 let members: Membership = postcard::from_bytes(&record.body)
                     .map_err(|_| wrong("a membership entry cannot be decoded"))?;
-                Content::Members(listed(&members))
+                EntryContent::Members(member_list(&members))
             }
-            Kind::Blank | Kind::Truncate | Kind::State => Content::Blank,
+            RecordKind::Blank | RecordKind::Truncate | RecordKind::State => EntryContent::Blank,
         };
         Ok(OfflineEntry { index, term, content })
     }
@@ -192,8 +201,8 @@ impl OfflineLog {
     ///
     /// # Errors
     /// When it is gone, damaged, of another cell or of a newer version.
-    pub fn snapshot(&self, which: OfflineSnapshot) -> Result<Vec<u8>, OpenError> {
-        let name = snapshot::name_at(which.index, which.term);
+    pub fn snapshot(&self, wanted: OfflineSnapshot) -> Result<Vec<u8>, OpenError> {
+        let name = snapshot::file_name_at(wanted.index, wanted.term);
         let loaded = snapshot::load_one(&self.disk, self.owner.cell, &name)?;
         Ok(loaded.body)
     }
@@ -201,8 +210,8 @@ impl OfflineLog {
 
 /// A single voter agrees with itself as soon as its disk has the entry. For others only the
 /// recorded mark counts, which lags behind by a write.
-fn agreed(disk: &ReadOnlyDisk, found: &Recovered, owner: Owner) -> u64 {
-    let recorded = next_index(found.hard.committed.as_ref());
+fn find_committed_end(disk: &ReadOnlyDisk, found: &Recovered, owner: Owner) -> u64 {
+    let recorded = next_index(found.hard_state.committed.as_ref());
     let alone = |members: &Membership| members.voter_ids().eq([owner.replica]);
     let is_alone = match found.members.last() {
         Some((_, members)) => alone(members),
@@ -211,16 +220,20 @@ fn agreed(disk: &ReadOnlyDisk, found: &Recovered, owner: Owner) -> u64 {
             _ => false,
         },
     };
-    if is_alone { found.next } else { recorded.max(next_index(found.hard.purged.as_ref())) }
+    if is_alone {
+        found.next_index
+    } else {
+        recorded.max(next_index(found.hard_state.purged.as_ref()))
+    }
 }
 
-fn listed(members: &Membership) -> Vec<(NodeId, Peer, bool)> {
+fn member_list(members: &Membership) -> Vec<(NodeId, Peer, bool)> {
     let votes = |id: NodeId| members.voter_ids().any(|voter| voter == id);
     members.nodes().map(|(id, peer)| (*id, peer.clone(), votes(*id))).collect()
 }
 
-fn damaged(file: &str, offset: u64, what: &str) -> OpenError {
-    OpenError::Damaged { file: file.to_owned(), offset, what: what.to_owned() }
+fn damaged_error(file: &str, offset: u64, reason: &str) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), offset, what: reason.to_owned() }
 }
 
 /// A directory that is only looked at. A file that was read once stays open.
@@ -285,7 +298,7 @@ impl Disk for ReadOnlyDisk {
         read_only()
     }
 
-    fn write_new(&self, _: &str, _: &[u8]) -> io::Result<()> {
+    fn write_atomic(&self, _: &str, _: &[u8]) -> io::Result<()> {
         read_only()
     }
 
@@ -301,7 +314,7 @@ impl Disk for ReadOnlyDisk {
         read_only()
     }
 
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
         work();
         Box::pin(async {})
     }

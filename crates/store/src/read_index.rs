@@ -18,17 +18,17 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::config::StoreConfig;
 use crate::error::ProposeError;
-use crate::handover::Stage;
-use crate::replica::{Barrier, Replica};
-use crate::settings::Settings;
+use crate::leadership_transfer::TransferState;
+use crate::replica::{ReadIndexSender, Replica};
 use crate::status::{Role, Status};
 use crate::transport::{RaftAnswer, RaftCall, Transport};
 
 /// From the beginning of one round to that of the next, at least.
-const APART: Duration = Duration::from_millis(20);
+const MIN_ROUND_INTERVAL: Duration = Duration::from_millis(20);
 /// Questions answered by one round.
-const AT_ONCE: usize = 4096;
+const MAX_BATCH: usize = 4096;
 
 impl Replica {
     /// Waits until everything acknowledged anywhere before this call is applied here, whether this
@@ -38,16 +38,16 @@ impl Replica {
     /// When nobody confirms it in time: this replica may be behind.
     pub async fn confirm_current(&self) -> Result<u64, ProposeError> {
         let (answer, answered) = oneshot::channel();
-        let over = || ProposeError::Fatal { why: "it was shut down".to_owned() };
-        self.confirmations.send(answer).map_err(|_| over())?;
-        answered.await.map_err(|_| over())?
+        let stopped = || ProposeError::Fatal { why: "it was shut down".to_owned() };
+        self.read_index_requests.send(answer).map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
     }
 
     pub(crate) fn read_index(&self) -> ReadIndex {
         ReadIndex {
             transport: Arc::clone(&self.transport),
             settings: self.settings.clone(),
-            stage: self.stage.clone(),
+            stage: self.transfer.clone(),
             status: self.status.clone(),
             barriers: self.barriers.clone(),
         }
@@ -57,24 +57,24 @@ impl Replica {
 /// Confirms that a replica is current.
 pub(crate) struct ReadIndex {
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) settings: Settings,
-    pub(crate) stage: Stage,
+    pub(crate) settings: StoreConfig,
+    pub(crate) stage: TransferState,
     pub(crate) status: watch::Receiver<Status>,
-    pub(crate) barriers: mpsc::UnboundedSender<Barrier>,
+    pub(crate) barriers: mpsc::UnboundedSender<ReadIndexSender>,
 }
 
 impl ReadIndex {
     /// Ends with the replica.
-    pub(crate) async fn run(self, mut waiting: mpsc::UnboundedReceiver<Barrier>) {
-        let mut together = Vec::new();
-        while waiting.recv_many(&mut together, AT_ONCE).await > 0 {
-            let began = Instant::now();
+    pub(crate) async fn run(self, mut waiting: mpsc::UnboundedReceiver<ReadIndexSender>) {
+        let mut batch = Vec::new();
+        while waiting.recv_many(&mut batch, MAX_BATCH).await > 0 {
+            let started = Instant::now();
             let result = self.round().await;
-            for asked in together.drain(..) {
+            for waiter in batch.drain(..) {
                 // Whoever gave up waiting does not need the answer.
-                let _gave_up = asked.send(result.clone());
+                let _gave_up = waiter.send(result.clone());
             }
-            sleep_until(began + APART).await;
+            sleep_until(started + MIN_ROUND_INTERVAL).await;
         }
     }
 
@@ -85,14 +85,14 @@ impl ReadIndex {
         }
         let unconfirmed = || ProposeError::NotLeader { leader: None };
         let (leader, peer) = status.leader_peer().ok_or_else(unconfirmed)?;
-        let asking = self.transport.call(leader, peer, RaftCall::ReadIndex);
-        let patience = self.settings.election_min;
-        let Ok(Ok(RaftAnswer::ReadIndex { index })) = timeout(patience, asking).await else {
+        let request = self.transport.call(leader, peer, RaftCall::ReadIndex);
+        let call_timeout = self.settings.election_min;
+        let Ok(Ok(RaftAnswer::ReadIndex { index })) = timeout(call_timeout, request).await else {
             return Err(unconfirmed());
         };
         let mut status = self.status.clone();
         let applied = status.wait_for(|status| status.applied >= Some(index));
-        match timeout(patience, applied).await {
+        match timeout(call_timeout, applied).await {
             Ok(Ok(_)) => Ok(index),
             _ => Err(unconfirmed()),
         }
@@ -100,12 +100,12 @@ impl ReadIndex {
 
     async fn barrier(&self) -> Result<u64, ProposeError> {
         // Its round of messages would renew the leases that are to run out.
-        if self.stage.is_handing() {
+        if self.stage.is_transferring() {
             return Err(ProposeError::NotLeader { leader: None });
         }
         let (answer, answered) = oneshot::channel();
-        let over = || ProposeError::Fatal { why: "it was shut down".to_owned() };
-        self.barriers.send(answer).map_err(|_| over())?;
-        answered.await.map_err(|_| over())?
+        let stopped = || ProposeError::Fatal { why: "it was shut down".to_owned() };
+        self.barriers.send(answer).map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
     }
 }

@@ -17,13 +17,13 @@ use crate::disk::{Disk, DiskFuture};
 
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-const UNFINISHED: &str = ".unfinished";
+const TEMP_SUFFIX: &str = ".unfinished";
 /// The log appends to one file at a time, event segments to another; a few more do no harm.
-const OPEN_HANDLES: usize = 8;
+const MAX_OPEN_HANDLES: usize = 8;
 
 pub struct RealDisk {
     root: PathBuf,
-    appending: Mutex<BTreeMap<String, Arc<File>>>,
+    append_handles: Mutex<BTreeMap<String, Arc<File>>>,
     /// Held for its lock, which the kernel drops with the last handle, also after kill -9.
     _lock: File,
 }
@@ -34,17 +34,17 @@ impl RealDisk {
 
     /// Creates the directory if need be and takes its lock.
     pub fn open(dir: &Path) -> io::Result<RealDisk> {
-        let named = |what: &str, e: io::Error| {
-            io::Error::new(e.kind(), format!("{what} {}: {e}", dir.display()))
+        let with_context = |context: &str, e: io::Error| {
+            io::Error::new(e.kind(), format!("{context} {}: {e}", dir.display()))
         };
-        make_folder(dir).map_err(|e| named("cannot create the data directory", e))?;
+        make_folder(dir).map_err(|e| with_context("cannot create the data directory", e))?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
             .write(true)
             .mode(FILE_MODE)
             .open(dir.join(RealDisk::LOCK))
-            .map_err(|e| named("cannot open the lock file in", e))?;
+            .map_err(|e| with_context("cannot open the lock file in", e))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|e| {
             if e == rustix::io::Errno::WOULDBLOCK {
                 let text = format!(
@@ -54,23 +54,23 @@ impl RealDisk {
                 );
                 return io::Error::new(io::ErrorKind::WouldBlock, text);
             }
-            named("cannot lock", e.into())
+            with_context("cannot lock", e.into())
         })?;
         sync_folder(dir)?;
-        Ok(RealDisk { root: dir.to_path_buf(), appending: Mutex::default(), _lock: lock })
+        Ok(RealDisk { root: dir.to_path_buf(), append_handles: Mutex::default(), _lock: lock })
     }
 
     fn path(&self, name: &str) -> io::Result<PathBuf> {
-        let plain = |part: &str| !part.is_empty() && part != "." && part != "..";
-        if name.split('/').count() > 2 || !name.split('/').all(plain) {
+        let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+        if name.split('/').count() > 2 || !name.split('/').all(is_plain) {
             let text = format!("path {name:?}: must be `name` or `folder/name`");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         Ok(self.root.join(name))
     }
 
-    fn handle(&self, name: &str) -> io::Result<Arc<File>> {
-        let mut open = self.appending.lock().unwrap_or_else(PoisonError::into_inner);
+    fn append_handle(&self, name: &str) -> io::Result<Arc<File>> {
+        let mut open = self.append_handles.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(name) {
             return Ok(Arc::clone(file));
         }
@@ -86,15 +86,15 @@ impl RealDisk {
             sync_folder(parent)?;
         }
         // Names grow with time, so the first is the one least likely to be written again.
-        if open.len() >= OPEN_HANDLES {
+        if open.len() >= MAX_OPEN_HANDLES {
             open.pop_first();
         }
         open.insert(name.to_owned(), Arc::clone(&file));
         Ok(file)
     }
 
-    fn forget(&self, name: &str) {
-        self.appending.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    fn drop_handle(&self, name: &str) {
+        self.append_handles.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 }
 
@@ -117,7 +117,7 @@ impl Disk for RealDisk {
         let mut names = Vec::new();
         for entry in entries {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if !name.ends_with(UNFINISHED) {
+            if !name.ends_with(TEMP_SUFFIX) {
                 names.push(name);
             }
         }
@@ -140,11 +140,11 @@ impl Disk for RealDisk {
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.handle(path)?.as_ref().write_all(bytes)
+        self.append_handle(path)?.as_ref().write_all(bytes)
     }
 
     fn sync(&self, path: &str) -> io::Result<()> {
-        self.handle(path)?.sync_data()
+        self.append_handle(path)?.sync_data()
     }
 
     fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
@@ -153,33 +153,33 @@ impl Disk for RealDisk {
         file.sync_all()
     }
 
-    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+    fn write_atomic(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let target = self.path(path)?;
         let parent = target.parent().unwrap_or(&self.root).to_path_buf();
         if !parent.exists() {
             make_folder(&parent)?;
             sync_folder(&self.root)?;
         }
-        let unfinished = self.path(&format!("{path}{UNFINISHED}"))?;
+        let temp_path = self.path(&format!("{path}{TEMP_SUFFIX}"))?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(FILE_MODE);
-        let written = options.open(&unfinished).and_then(|mut file| {
+        let written = options.open(&temp_path).and_then(|mut file| {
             file.write_all(bytes)?;
             file.sync_all()
         });
         if let Err(e) = written {
             // On a full disk the half-written file is what keeps it full. Should it stay, it is
             // ignored and overwritten; the first error is the one to report.
-            let _left_behind = fs::remove_file(&unfinished);
+            let _left_behind = fs::remove_file(&temp_path);
             return Err(e);
         }
-        fs::rename(&unfinished, &target)?;
-        self.forget(path);
+        fs::rename(&temp_path, &target)?;
+        self.drop_handle(path);
         sync_folder(&parent)
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        self.forget(path);
+        self.drop_handle(path);
         fs::remove_file(self.path(path)?)
     }
 
@@ -191,11 +191,11 @@ impl Disk for RealDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let room = statvfs(&self.root)?;
-        Ok(room.f_bavail.saturating_mul(room.f_frsize))
+        let stats = statvfs(&self.root)?;
+        Ok(stats.f_bavail.saturating_mul(stats.f_frsize))
     }
 
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
         let job = tokio::task::spawn_blocking(work);
         Box::pin(async move {
             // A panic in the work shows as a missing result at the caller. Cancelled means that

@@ -20,9 +20,9 @@ use crate::raft::{Entry, EntryPayload, LeaderId, LogId, Membership, NodeId, Payl
 /// The folder of the segments.
 pub(crate) const DIR: &str = "log";
 pub(crate) const VERSION: u32 = 1;
-pub(crate) const HEADER_LEN: usize = 64;
-pub(crate) const HEAD_LEN: usize = 48;
-pub(crate) const TAIL_LEN: usize = 8;
+pub(crate) const SEGMENT_HEADER_LEN: usize = 64;
+pub(crate) const RECORD_HEADER_LEN: usize = 48;
+pub(crate) const RECORD_TRAILER_LEN: usize = 8;
 const SEGMENT_MAGIC: &[u8; 8] = b"CELLWLOG";
 const RECORD_MAGIC: u32 = 0x4345_4c52;
 const ENDS_BATCH: u8 = 1;
@@ -56,7 +56,7 @@ pub(crate) struct SegmentHeader {
 
 impl SegmentHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_LEN);
+        let mut out = Vec::with_capacity(SEGMENT_HEADER_LEN);
         out.extend_from_slice(SEGMENT_MAGIC);
         out.extend_from_slice(&self.version.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
@@ -70,7 +70,7 @@ impl SegmentHeader {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<SegmentHeader, &'static str> {
-        let bytes = bytes.get(..HEADER_LEN).ok_or("the segment header is cut short")?;
+        let bytes = bytes.get(..SEGMENT_HEADER_LEN).ok_or("the segment header is cut short")?;
         if &bytes[..8] != SEGMENT_MAGIC {
             return Err("this is not a log segment");
         }
@@ -99,7 +99,7 @@ pub(crate) struct HardState {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Blank = 1,
     Normal = 2,
     Membership = 3,
@@ -109,21 +109,27 @@ pub(crate) enum Kind {
     State = 5,
 }
 
-impl Kind {
-    fn from_byte(byte: u8) -> Option<Kind> {
-        [Kind::Blank, Kind::Normal, Kind::Membership, Kind::Truncate, Kind::State]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+impl RecordKind {
+    fn from_byte(byte: u8) -> Option<RecordKind> {
+        [
+            RecordKind::Blank,
+            RecordKind::Normal,
+            RecordKind::Membership,
+            RecordKind::Truncate,
+            RecordKind::State,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 
     pub(crate) fn is_entry(self) -> bool {
-        matches!(self, Kind::Blank | Kind::Normal | Kind::Membership)
+        matches!(self, RecordKind::Blank | RecordKind::Normal | RecordKind::Membership)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub(crate) kind: Kind,
+    pub(crate) kind: RecordKind,
     pub(crate) index: u64,
     pub(crate) term: u64,
     pub(crate) node: NodeId,
@@ -132,12 +138,12 @@ pub(crate) struct Record {
 
 /// Where a record stands; also the salt of its checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct RecordPosition {
     pub(crate) sequence: u64,
     pub(crate) offset: u64,
 }
 
-impl Spot {
+impl RecordPosition {
     fn salt(self) -> u64 {
         self.sequence.rotate_left(40) ^ self.offset
     }
@@ -145,7 +151,7 @@ impl Spot {
 
 /// A record as found on disk.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct DecodedRecord {
     pub(crate) record: Record,
     pub(crate) batch: u64,
     pub(crate) ends_batch: bool,
@@ -153,12 +159,12 @@ pub(crate) struct Found {
 }
 
 impl Record {
-    pub(crate) fn of_entry(entry: &Entry) -> Result<Record, postcard::Error> {
+    pub(crate) fn from_entry(entry: &Entry) -> Result<Record, postcard::Error> {
         let (kind, body) = match &entry.payload {
-            EntryPayload::Blank => (Kind::Blank, Bytes::new()),
-            EntryPayload::Normal(payload) => (Kind::Normal, payload.0.clone()),
+            EntryPayload::Blank => (RecordKind::Blank, Bytes::new()),
+            EntryPayload::Normal(payload) => (RecordKind::Normal, payload.0.clone()),
             EntryPayload::Membership(members) => {
-                (Kind::Membership, postcard::to_stdvec(members)?.into())
+                (RecordKind::Membership, postcard::to_stdvec(members)?.into())
             }
         };
         let LogId { leader_id, index } = entry.log_id;
@@ -166,12 +172,12 @@ impl Record {
     }
 
     pub(crate) fn truncate(from: u64) -> Record {
-        Record { kind: Kind::Truncate, index: from, term: 0, node: 0, body: Bytes::new() }
+        Record { kind: RecordKind::Truncate, index: from, term: 0, node: 0, body: Bytes::new() }
     }
 
     pub(crate) fn state(state: &HardState) -> Result<Record, postcard::Error> {
         let body = postcard::to_stdvec(state)?.into();
-        Ok(Record { kind: Kind::State, index: 0, term: 0, node: 0, body })
+        Ok(Record { kind: RecordKind::State, index: 0, term: 0, node: 0, body })
     }
 
     pub(crate) fn log_id(&self) -> LogId {
@@ -180,23 +186,29 @@ impl Record {
 
     pub(crate) fn to_entry(&self) -> Result<Entry, &'static str> {
         let payload = match self.kind {
-            Kind::Blank => EntryPayload::Blank,
-            Kind::Normal => EntryPayload::Normal(Payload(self.body.clone())),
-            Kind::Membership => {
+            RecordKind::Blank => EntryPayload::Blank,
+            RecordKind::Normal => EntryPayload::Normal(Payload(self.body.clone())),
+            RecordKind::Membership => {
                 let members: Membership = postcard::from_bytes(&self.body)
                     .map_err(|_| "a membership entry cannot be decoded")?;
                 EntryPayload::Membership(members)
             }
-            Kind::Truncate | Kind::State => return Err("this record is not an entry"),
+            RecordKind::Truncate | RecordKind::State => return Err("this record is not an entry"),
         };
         Ok(Entry { log_id: self.log_id(), payload })
     }
 
     pub(crate) fn encoded_len(&self) -> usize {
-        HEAD_LEN + self.body.len() + TAIL_LEN
+        RECORD_HEADER_LEN + self.body.len() + RECORD_TRAILER_LEN
     }
 
-    pub(crate) fn encode(&self, out: &mut Vec<u8>, spot: Spot, batch: u64, ends_batch: bool) {
+    pub(crate) fn encode(
+        &self,
+        out: &mut Vec<u8>,
+        position: RecordPosition,
+        batch: u64,
+        ends_batch: bool,
+    ) {
         let start = out.len();
         out.extend_from_slice(&RECORD_MAGIC.to_le_bytes());
         out.extend_from_slice(&[self.kind as u8, if ends_batch { ENDS_BATCH } else { 0 }, 0, 0]);
@@ -205,30 +217,33 @@ impl Record {
         for word in [batch, self.index, self.term, self.node] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        let check = xxh3_64_with_seed(&out[start..], spot.salt());
+        let check = xxh3_64_with_seed(&out[start..], position.salt());
         out.extend_from_slice(&(check as u32).to_le_bytes());
         out.extend_from_slice(&self.body);
         out.extend_from_slice(&xxh3_64_with_seed(&self.body, check).to_le_bytes());
     }
 
-    /// Reads the record at the start of `bytes`, which were found at `spot`.
-    pub(crate) fn decode(bytes: &[u8], spot: Spot) -> Result<Found, &'static str> {
-        let head = bytes.get(..HEAD_LEN).ok_or("a record is cut short")?;
+    /// Reads the record at the start of `bytes`, which were found at `position`.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        position: RecordPosition,
+    ) -> Result<DecodedRecord, &'static str> {
+        let head = bytes.get(..RECORD_HEADER_LEN).ok_or("a record is cut short")?;
         if u32_at(head, 0) != RECORD_MAGIC {
             return Err("there is no record here");
         }
-        let check = xxh3_64_with_seed(&head[..HEAD_LEN - 4], spot.salt());
-        if check as u32 != u32_at(head, HEAD_LEN - 4) {
+        let check = xxh3_64_with_seed(&head[..RECORD_HEADER_LEN - 4], position.salt());
+        if check as u32 != u32_at(head, RECORD_HEADER_LEN - 4) {
             return Err("the checksum of a record's head does not match");
         }
         let body_len = u32_at(head, 8) as usize;
-        let len = HEAD_LEN + body_len + TAIL_LEN;
-        let body = bytes.get(HEAD_LEN..len).ok_or("a record is cut short")?;
+        let len = RECORD_HEADER_LEN + body_len + RECORD_TRAILER_LEN;
+        let body = bytes.get(RECORD_HEADER_LEN..len).ok_or("a record is cut short")?;
         let (body, tail) = body.split_at(body_len);
         if xxh3_64_with_seed(body, check) != u64_at(tail, 0) {
             return Err("the checksum of a record's body does not match");
         }
-        let kind = Kind::from_byte(head[4]).ok_or(UNKNOWN_KIND)?;
+        let kind = RecordKind::from_byte(head[4]).ok_or(UNKNOWN_KIND)?;
         let record = Record {
             kind,
             index: u64_at(head, 20),
@@ -237,17 +252,17 @@ impl Record {
             body: Bytes::copy_from_slice(body),
         };
         let ends_batch = head[5] & ENDS_BATCH != 0;
-        Ok(Found { record, batch: u64_at(head, 12), ends_batch, len })
+        Ok(DecodedRecord { record, batch: u64_at(head, 12), ends_batch, len })
     }
 
     /// The batch of the record whose head is at the start of `bytes`, whatever became of its body.
-    pub(crate) fn batch_of_head(bytes: &[u8], spot: Spot) -> Option<u64> {
-        let head = bytes.get(..HEAD_LEN)?;
+    pub(crate) fn batch_of_head(bytes: &[u8], position: RecordPosition) -> Option<u64> {
+        let head = bytes.get(..RECORD_HEADER_LEN)?;
         if u32_at(head, 0) != RECORD_MAGIC {
             return None;
         }
-        let check = xxh3_64_with_seed(&head[..HEAD_LEN - 4], spot.salt());
-        (check as u32 == u32_at(head, HEAD_LEN - 4)).then(|| u64_at(head, 12))
+        let check = xxh3_64_with_seed(&head[..RECORD_HEADER_LEN - 4], position.salt());
+        (check as u32 == u32_at(head, RECORD_HEADER_LEN - 4)).then(|| u64_at(head, 12))
     }
 }
 
@@ -271,14 +286,14 @@ mod tests {
 
     fn sample() -> Record {
         let body = Bytes::from_static(b"some payload");
-        Record { kind: Kind::Normal, index: 9, term: 3, node: 2, body }
+        Record { kind: RecordKind::Normal, index: 9, term: 3, node: 2, body }
     }
 
     /// The format is durable: these bytes were written by the first release of it.
     #[test]
     fn bytes_are_pinned() {
         let mut out = Vec::new();
-        sample().encode(&mut out, Spot { sequence: 1, offset: 64 }, 5, true);
+        sample().encode(&mut out, RecordPosition { sequence: 1, offset: 64 }, 5, true);
         let text: String = out.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(text, PINNED_RECORD);
         let owner = Owner { cell: *b"0123456789abcdef", replica: 7 };
@@ -299,63 +314,67 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_is_seen() {
-        let spot = Spot { sequence: 1, offset: 64 };
+        let position = RecordPosition { sequence: 1, offset: 64 };
         let mut out = Vec::new();
-        sample().encode(&mut out, spot, 5, true);
-        assert!(Record::decode(&out, spot).is_ok_and(|found| found.record == sample()));
+        sample().encode(&mut out, position, 5, true);
+        assert!(Record::decode(&out, position).is_ok_and(|found| found.record == sample()));
         for bit in 0..out.len() * 8 {
             let mut bad = out.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Record::decode(&bad, spot).is_err(), "bit {bit} went unnoticed");
+            assert!(Record::decode(&bad, position).is_err(), "bit {bit} went unnoticed");
         }
     }
 
     #[test]
     fn a_record_is_valid_only_where_it_was_written() {
         let mut out = Vec::new();
-        sample().encode(&mut out, Spot { sequence: 1, offset: 64 }, 5, true);
-        for spot in [Spot { sequence: 1, offset: 65 }, Spot { sequence: 2, offset: 64 }] {
-            assert!(Record::decode(&out, spot).is_err());
+        sample().encode(&mut out, RecordPosition { sequence: 1, offset: 64 }, 5, true);
+        for position in
+            [RecordPosition { sequence: 1, offset: 65 }, RecordPosition { sequence: 2, offset: 64 }]
+        {
+            assert!(Record::decode(&out, position).is_err());
         }
     }
 
     /// A record of a kind that a later build may have; whole in every other way.
-    fn of_kind(kind: u8, spot: Spot) -> Vec<u8> {
+    fn record_of_kind(kind: u8, position: RecordPosition) -> Vec<u8> {
         let mut out = Vec::new();
-        sample().encode(&mut out, spot, 5, true);
+        sample().encode(&mut out, position, 5, true);
         out[4] = kind;
-        let check = xxh3_64_with_seed(&out[..HEAD_LEN - 4], spot.salt());
-        out[HEAD_LEN - 4..HEAD_LEN].copy_from_slice(&(check as u32).to_le_bytes());
-        let end = out.len() - TAIL_LEN;
-        let sum = xxh3_64_with_seed(&out[HEAD_LEN..end], check);
+        let check = xxh3_64_with_seed(&out[..RECORD_HEADER_LEN - 4], position.salt());
+        out[RECORD_HEADER_LEN - 4..RECORD_HEADER_LEN]
+            .copy_from_slice(&(check as u32).to_le_bytes());
+        let end = out.len() - RECORD_TRAILER_LEN;
+        let sum = xxh3_64_with_seed(&out[RECORD_HEADER_LEN..end], check);
         out[end..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
     /// What opening says of a log of one segment, and the segment afterwards.
-    fn opened(name: &str, version: u32, record: &[u8]) -> (String, Vec<u8>) {
+    fn open_error(name: &str, version: u32, record: &[u8]) -> (String, Vec<u8>) {
         let owner = Owner { cell: [1; 16], replica: 7 };
         let header = SegmentHeader { version, sequence: 1, first_index: 0, owner };
         let dir = std::env::temp_dir().join(format!("cell-record-{name}-{}", std::process::id()));
         let disk = crate::RealDisk::open(&dir).unwrap();
         let path = segment_path(1);
-        disk.write_new(&path, &[header.encode(), record.to_vec()].concat()).unwrap();
-        let said = crate::recover::recover(&disk, owner).map(drop).unwrap_err().to_string();
-        let left = disk.read(&path).unwrap();
+        disk.write_atomic(&path, &[header.encode(), record.to_vec()].concat()).unwrap();
+        let error = crate::recovery::recover(&disk, owner).map(drop).unwrap_err().to_string();
+        let remaining = disk.read(&path).unwrap();
         // What is left behind in the temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&dir);
-        (said, left)
+        (error, remaining)
     }
 
     #[test]
     fn what_a_newer_build_wrote_is_refused_by_name_and_never_cut_off() {
-        let (said, _) = opened("version", VERSION + 1, &[]);
+        let (error, _) = open_error("version", VERSION + 1, &[]);
         let expected = "log/0000000000000001 has format version 2, this build reads up to 1; run \
                         a newer one";
-        assert_eq!(said, expected);
-        let record = of_kind(9, Spot { sequence: 1, offset: HEADER_LEN as u64 });
-        let (said, left) = opened("kind", VERSION, &record);
-        assert!(said.contains("a kind this build cannot read; run the newer one"), "{said}");
-        assert_eq!(left.len(), HEADER_LEN + record.len(), "it is not a torn tail");
+        assert_eq!(error, expected);
+        let record =
+            record_of_kind(9, RecordPosition { sequence: 1, offset: SEGMENT_HEADER_LEN as u64 });
+        let (error, remaining) = open_error("kind", VERSION, &record);
+        assert!(error.contains("a kind this build cannot read; run the newer one"), "{error}");
+        assert_eq!(remaining.len(), SEGMENT_HEADER_LEN + record.len(), "it is not a torn tail");
     }
 }

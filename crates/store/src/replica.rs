@@ -16,28 +16,28 @@ use openraft::error::{
 };
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-use crate::answering::{Refusals, Vouched};
-use crate::applied::{Applied, Shelf};
+use crate::config::{FatalHook, StoreConfig};
 use crate::disk::{Disk, DiskHandle};
-use crate::election::{Calm, Campaign};
+use crate::election::{Campaign, ElectionHoldoff};
 use crate::error::{BootstrapError, OpenError, ProposeError, ReadEntriesError, SnapshotError};
-use crate::guard::Received;
-use crate::handover::{Room, Stage};
+use crate::leadership_transfer::{DiskSpace, TransferState};
 use crate::log::Log;
-use crate::machine::Machine;
 use crate::raft::{NodeId, Payload, Peer, TypeConfig, next_index};
 use crate::record::{Owner, segment_path};
-use crate::recover::{Recovered, Segment, TornTail, check_end, recover};
+use crate::recovery::{Recovered, Segment, TornTail, check_not_truncated, recover};
+use crate::rpc_handler::{LastRejection, VerifiedSenders};
+use crate::rpc_validation::SnapshotProgress;
 use crate::runtime::supervised;
-use crate::settings::{FatalHook, Settings};
-use crate::snapshot::{self, Loaded};
-use crate::status::{Ends, Fence, Member, Role, Status, follow, listed};
-use crate::transport::{LineTimes, Network, Transport};
-use crate::writer::{Op, Writer, first_bytes};
+use crate::snapshot::{self, LoadedSnapshot};
+use crate::state_machine::StateMachine;
+use crate::state_machine_adapter::{SnapshotStore, StateMachineAdapter};
+use crate::status::{ExitHandler, Fence, Member, Role, Status, follow_metrics, members_of};
+use crate::transport::{Network, PeerTimeouts, Transport};
+use crate::writer::{WriteOp, Writer, segment_start};
 
 /// What a proposal came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proposed {
+pub struct AppliedProposal {
     pub index: u64,
     pub term: u64,
     pub reply: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct LoggedEntry {
 
 /// A stretch of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entries {
+pub struct EntryBatch {
     pub entries: Vec<LoggedEntry>,
     /// Where to go on; entries that are not payloads make this more than the last index plus one.
     pub next: u64,
@@ -67,40 +67,40 @@ pub struct Entries {
 
 /// What opening had to put right.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
+pub struct RecoveryReport {
     pub torn_tail: Option<TornTail>,
     /// Newer snapshots that were damaged and made up for by an older one and the log.
-    pub passed_over: Vec<String>,
+    pub skipped_snapshots: Vec<String>,
 }
 
-pub(crate) type Barrier = oneshot::Sender<Result<u64, ProposeError>>;
+pub(crate) type ReadIndexSender = oneshot::Sender<Result<u64, ProposeError>>;
 
 pub struct Replica {
     pub(crate) raft: Raft<TypeConfig>,
-    pub(crate) settings: Settings,
+    pub(crate) settings: StoreConfig,
     pub(crate) fence: Fence,
-    pub(crate) changing_members: tokio::sync::Mutex<()>,
+    pub(crate) membership_lock: tokio::sync::Mutex<()>,
     pub(crate) transport: Arc<dyn Transport>,
-    pub(crate) calm: Calm,
-    pub(crate) stage: Stage,
-    pub(crate) received: Received,
-    pub(crate) vouched: Vouched,
-    pub(crate) refusals: Refusals,
+    pub(crate) holdoff: ElectionHoldoff,
+    pub(crate) transfer: TransferState,
+    pub(crate) snapshot_progress: SnapshotProgress,
+    pub(crate) verified_senders: VerifiedSenders,
+    pub(crate) last_rejection: LastRejection,
     /// The leader wants this replica to take over.
-    pub(crate) take_over: Arc<Notify>,
+    pub(crate) timeout_now: Arc<Notify>,
     pub(crate) log: Log,
     pub(crate) disk: DiskHandle,
     /// The disk was found short.
-    pub(crate) short: Arc<Notify>,
-    pub(crate) room: Arc<Mutex<Room>>,
+    pub(crate) recheck_disk: Arc<Notify>,
+    pub(crate) disk_space: Arc<Mutex<DiskSpace>>,
     /// Of the other voters, as a leader knows it.
-    pub(crate) rooms: Arc<Mutex<BTreeMap<NodeId, Room>>>,
-    ops: mpsc::UnboundedSender<Op>,
+    pub(crate) disk_spaces: Arc<Mutex<BTreeMap<NodeId, DiskSpace>>>,
+    ops: mpsc::UnboundedSender<WriteOp>,
     pub(crate) status: watch::Receiver<Status>,
-    pub(crate) barriers: mpsc::UnboundedSender<Barrier>,
+    pub(crate) barriers: mpsc::UnboundedSender<ReadIndexSender>,
     /// Those who want to know whether this replica is current.
-    pub(crate) confirmations: mpsc::UnboundedSender<Barrier>,
-    recovery: Recovery,
+    pub(crate) read_index_requests: mpsc::UnboundedSender<ReadIndexSender>,
+    recovery: RecoveryReport,
     id: NodeId,
 }
 
@@ -108,33 +108,33 @@ pub struct Replica {
 #[doc(hidden)]
 pub struct Storage {
     pub log: Log,
-    pub applied: Applied,
-    pub recovery: Recovery,
+    pub applied: StateMachineAdapter,
+    pub recovery: RecoveryReport,
     /// As far as the disk says.
     members: BTreeMap<NodeId, Member>,
     disk: DiskHandle,
-    ops: mpsc::UnboundedSender<Op>,
+    ops: mpsc::UnboundedSender<WriteOp>,
 }
 
 /// Opens what is on the disk, or begins it, and starts the writer.
 #[doc(hidden)]
 pub async fn open_storage(
     id: NodeId,
-    settings: &Settings,
+    settings: &StoreConfig,
     disk: Arc<dyn Disk>,
-    machine: Box<dyn Machine>,
+    machine: Box<dyn StateMachine>,
 ) -> Result<Storage, OpenError> {
     settings.check()?;
     let disk = DiskHandle::new(disk);
     let owner = Owner { cell: settings.cell, replica: id };
-    let witnessed = machine.witnessed();
-    let read = disk.run(move |disk| read_disk(disk, owner, witnessed)).await;
-    let (mut recovered, loaded, recovery) = read.map_err(|e| on_disk("", e))??;
+    let durable_applied = machine.durable_applied();
+    let read = disk.run(move |disk| read_disk(disk, owner, durable_applied)).await;
+    let (mut recovered, loaded, recovery) = read.map_err(|e| disk_error("", e))??;
     if !settings.bugs.resumes_term {
-        recovered.leave_term(id);
+        recovered.give_up_leadership(id);
     }
     let mut machine = machine;
-    if let Some(Loaded { name, meta, body }) = &loaded {
+    if let Some(LoadedSnapshot { name, meta, body }) = &loaded {
         let index = meta.last_log_id.map_or(0, |id| id.index);
         machine
             .restore(index, body)
@@ -151,70 +151,82 @@ pub async fn open_storage(
         disk: disk.clone(),
         owner,
         segments: recovered.segments,
-        purged: recovered.hard.purged,
+        purged: recovered.hard_state.purged,
         batch: recovered.batch,
-        next_index: recovered.next,
+        next_index: recovered.next_index,
         durable,
         covered: covers,
         segment_bytes: settings.segment_bytes,
         cache_bytes: settings.cache_bytes,
         on_fatal: Arc::clone(&settings.on_fatal),
     };
-    settings.supervisor.errand("the writer of the log", writer.run(queue));
+    settings.supervisor.spawn_finite("the writer of the log", writer.run(queue));
     let members = meta.as_ref().map(|meta| meta.last_membership.clone()).unwrap_or_default();
     let saved = members.log_id().map(|id| id.index);
     let newest = recovered.members.last().filter(|(index, _)| Some(*index) > saved);
-    let known = listed(newest.map_or_else(|| members.membership(), |(_, members)| members));
+    let known = members_of(newest.map_or_else(|| members.membership(), |(_, members)| members));
     let (current, covered) = (Arc::new(Mutex::new(meta)), Arc::new(covered));
-    let shelf = Shelf { disk: disk.clone(), cell: settings.cell, current, covered };
+    let snapshots =
+        SnapshotStore { disk: disk.clone(), cell: settings.cell, current, snapshot_end: covered };
     let machine = Mutex::new(machine);
-    let applied = Applied { machine, last, members, log: log.clone(), shelf, id };
+    let applied = StateMachineAdapter {
+        machine,
+        last_applied: last,
+        members,
+        log: log.clone(),
+        snapshots,
+        id,
+    };
     Ok(Storage { log, applied, recovery, members: known, disk, ops })
 }
 
-type Read = (Recovered, Option<Loaded>, Recovery);
+type RecoveredDisk = (Recovered, Option<LoadedSnapshot>, RecoveryReport);
 
-fn read_disk(disk: &dyn Disk, owner: Owner, witnessed: Option<u64>) -> Result<Read, OpenError> {
+fn read_disk(
+    disk: &dyn Disk,
+    owner: Owner,
+    durable_applied: Option<u64>,
+) -> Result<RecoveredDisk, OpenError> {
     let mut log = recover(disk, owner)?;
-    let log_from = next_index(log.hard.purged.as_ref());
-    let (loaded, passed_over) = snapshot::load(disk, owner.cell, log_from)?;
+    let log_from = next_index(log.hard_state.purged.as_ref());
+    let (loaded, skipped_snapshots) = snapshot::load(disk, owner.cell, log_from)?;
     if log.segments.is_empty() {
         if let Some(loaded) = &loaded {
             let file = format!("{}/{}", snapshot::DIR, loaded.name);
-            let what = "there is a snapshot but no log; the log was lost or removed".to_owned();
-            return Err(OpenError::Damaged { file, offset: 0, what });
+            let reason = "there is a snapshot but no log; the log was lost or removed".to_owned();
+            return Err(OpenError::Damaged { file, offset: 0, what: reason });
         }
         log.batch += 1;
         let path = segment_path(1);
-        let bytes = first_bytes(owner, 1, 0, &log.hard, log.batch)
+        let bytes = segment_start(owner, 1, 0, &log.hard_state, log.batch)
             .map_err(|e| OpenError::Raft { what: e.to_string() })?;
-        disk.write_new(&path, &bytes).map_err(|e| on_disk(&path, e))?;
+        disk.write_atomic(&path, &bytes).map_err(|e| disk_error(&path, e))?;
         log.segments.push(Segment { sequence: 1, len: bytes.len() as u64, next_index: 0 });
     }
     let newest = loaded
         .as_ref()
         .and_then(|loaded| Some((loaded.name.as_str(), loaded.meta.last_log_id.as_ref()?)));
-    check_end(disk, &log, newest, witnessed)?;
-    for line in &passed_over {
+    check_not_truncated(disk, &log, newest, durable_applied)?;
+    for line in &skipped_snapshots {
         tracing::warn!(line, "an older snapshot and the log make up for a damaged one");
         // Out of the way, so that it is not met again and counts for nothing when pruning.
         if let Some(path) = line.split(' ').next() {
-            disk.remove(path).map_err(|e| on_disk(path, e))?;
+            disk.remove(path).map_err(|e| disk_error(path, e))?;
         }
     }
-    if let Some(torn) = &log.torn {
+    if let Some(torn) = &log.torn_tail {
         tracing::warn!(?torn, "cut off a torn write at the end of the log");
     }
-    let recovery = Recovery { torn_tail: log.torn.clone(), passed_over };
+    let recovery = RecoveryReport { torn_tail: log.torn_tail.clone(), skipped_snapshots };
     Ok((log, loaded, recovery))
 }
 
-fn on_disk(path: &str, source: io::Error) -> OpenError {
+fn disk_error(path: &str, source: io::Error) -> OpenError {
     OpenError::Disk { path: path.to_owned(), source }
 }
 
 /// However many parts notice that it is over, the hook hears of it once.
-fn only_once(hook: FatalHook) -> FatalHook {
+fn call_once(hook: FatalHook) -> FatalHook {
     let called = AtomicBool::new(false);
     Arc::new(move |why| {
         if !called.swap(true, Ordering::Relaxed) {
@@ -226,19 +238,19 @@ fn only_once(hook: FatalHook) -> FatalHook {
 impl Replica {
     pub async fn open(
         id: NodeId,
-        mut settings: Settings,
+        mut settings: StoreConfig,
         disk: Arc<dyn Disk>,
         transport: Arc<dyn Transport>,
-        machine: impl Machine,
+        machine: impl StateMachine,
     ) -> Result<Replica, OpenError> {
         let config = Arc::new(settings.raft_config()?);
-        settings.on_fatal = only_once(settings.on_fatal);
+        settings.on_fatal = call_once(settings.on_fatal);
         let storage = open_storage(id, &settings, disk, Box::new(machine)).await?;
         let Storage { log, applied, recovery, members, disk, ops } = storage;
         let network = Network {
             transport: Arc::clone(&transport),
             log: log.clone(),
-            times: LineTimes::of(&settings),
+            timeouts: PeerTimeouts::of(&settings),
         };
         let supervisor = settings.supervisor.clone();
         let starting = Raft::new(id, config, network, log.clone(), applied);
@@ -247,79 +259,82 @@ impl Replica {
         let fence = Fence::default();
         let (sender, status) = watch::channel(Status { id, members, ..Status::default() });
         let hook = Arc::clone(&settings.on_fatal);
-        let (calm, metrics) = (Calm::default(), raft.metrics());
-        let ends = Ends { disk: disk.clone(), on_fatal: hook, supervisor: supervisor.clone() };
-        let following = follow(metrics, sender, fence.clone(), ends, calm.lost());
-        supervisor.errand("the status of the replica", following);
+        let (holdoff, metrics) = (ElectionHoldoff::default(), raft.metrics());
+        let exit_handler =
+            ExitHandler { disk: disk.clone(), on_fatal: hook, supervisor: supervisor.clone() };
+        let metrics_follower =
+            follow_metrics(metrics, sender, fence.clone(), exit_handler, holdoff.leader_lost());
+        supervisor.spawn_finite("the status of the replica", metrics_follower);
         let (barriers, waiting) = mpsc::unbounded_channel();
-        let serving = serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting);
-        supervisor.errand("fresh reads", serving);
-        let (confirmations, asked) = mpsc::unbounded_channel();
+        let barrier_server = serve_barriers(raft.clone(), fence.clone(), settings.clone(), waiting);
+        supervisor.spawn_finite("fresh reads", barrier_server);
+        let (confirmations, requests) = mpsc::unbounded_channel();
         let replica = Replica {
             raft,
             settings,
             fence,
-            changing_members: tokio::sync::Mutex::new(()),
+            membership_lock: tokio::sync::Mutex::new(()),
             transport,
-            calm,
-            stage: Stage::default(),
-            received: Received::default(),
-            vouched: Vouched::default(),
-            refusals: Refusals::default(),
-            take_over: Arc::default(),
+            holdoff,
+            transfer: TransferState::default(),
+            snapshot_progress: SnapshotProgress::default(),
+            verified_senders: VerifiedSenders::default(),
+            last_rejection: LastRejection::default(),
+            timeout_now: Arc::default(),
             log,
             disk,
-            short: Arc::default(),
-            room: Arc::default(),
-            rooms: Arc::default(),
+            recheck_disk: Arc::default(),
+            disk_space: Arc::default(),
+            disk_spaces: Arc::default(),
             ops,
             status,
             barriers,
-            confirmations,
+            read_index_requests: confirmations,
             recovery,
             id,
         };
-        replica.look_at_disk();
-        supervisor.errand("the steward of room", replica.steward().run());
-        supervisor.errand("the campaign for votes", replica.campaign().run());
-        supervisor.errand("read indexes", replica.read_index().run(asked));
+        replica.check_disk();
+        supervisor.spawn_finite("the steward of room", replica.transfer_manager().run());
+        supervisor.spawn_finite("the campaign for votes", replica.campaign().run());
+        supervisor.spawn_finite("read indexes", replica.read_index().run(requests));
         Ok(replica)
     }
 
     fn campaign(&self) -> Campaign {
-        let room = Arc::clone(&self.room);
+        let disk_space = Arc::clone(&self.disk_space);
         Campaign {
             id: self.id,
             raft: self.raft.clone(),
             transport: Arc::clone(&self.transport),
             log: self.log.clone(),
             settings: self.settings.clone(),
-            calm: self.calm.clone(),
+            holdoff: self.holdoff.clone(),
             status: self.status.clone(),
-            asked: Arc::clone(&self.take_over),
-            is_short: Arc::new(move || {
-                room.lock().unwrap_or_else(PoisonError::into_inner).is_short()
+            timeout_now: Arc::clone(&self.timeout_now),
+            is_disk_low: Arc::new(move || {
+                disk_space.lock().unwrap_or_else(PoisonError::into_inner).is_below_reserve()
             }),
         }
     }
 
-    pub(crate) fn look_at_disk(&self) {
+    pub(crate) fn check_disk(&self) {
         if let Ok(free) = self.disk.get().and_then(|disk| disk.free_bytes()) {
-            let room = Room { free, reserve: self.settings.reserve_bytes };
-            *self.room.lock().unwrap_or_else(PoisonError::into_inner) = room;
+            let disk_space = DiskSpace { free, reserve: self.settings.reserve_bytes };
+            *self.disk_space.lock().unwrap_or_else(PoisonError::into_inner) = disk_space;
         }
     }
 
     /// Room on the disk, as it was a moment ago.
-    pub fn room(&self) -> Room {
-        *self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn disk_space(&self) -> DiskSpace {
+        *self.disk_space.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Room on the disks of all voters that answer, for a leader; of this replica alone otherwise.
-    pub fn rooms(&self) -> BTreeMap<NodeId, Room> {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        rooms.insert(self.id, self.room());
-        rooms
+    pub fn disk_spaces(&self) -> BTreeMap<NodeId, DiskSpace> {
+        let mut disk_spaces =
+            self.disk_spaces.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        disk_spaces.insert(self.id, self.disk_space());
+        disk_spaces
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -341,7 +356,10 @@ impl Replica {
     }
 
     /// Proposes a payload and waits until it has been applied here.
-    pub async fn propose(&self, payload: impl Into<Bytes>) -> Result<Proposed, ProposeError> {
+    pub async fn propose(
+        &self,
+        payload: impl Into<Bytes>,
+    ) -> Result<AppliedProposal, ProposeError> {
         self.propose_for(Purpose::Write, payload).await
     }
 
@@ -350,21 +368,21 @@ impl Replica {
         &self,
         purpose: Purpose,
         payload: impl Into<Bytes>,
-    ) -> Result<Proposed, ProposeError> {
+    ) -> Result<AppliedProposal, ProposeError> {
         let payload = payload.into();
         let (bytes, allowed) = (payload.len(), self.settings.max_payload_bytes);
         if bytes > allowed {
             return Err(ProposeError::TooLarge { bytes, allowed });
         }
-        self.check_room(bytes as u64, purpose)?;
+        self.check_disk_space(bytes as u64, purpose)?;
         self.check_fence()?;
         // Openraft sends away those who ask a follower and those whose entry a new leader overwrote
         // with the same words. Only of the first can it be said that nothing happened.
-        self.check_lead()?;
+        self.check_leading()?;
         tokio::select! {
             biased;
             written = self.raft.client_write(Payload(payload)) => match written {
-                Ok(done) => Ok(Proposed {
+                Ok(done) => Ok(AppliedProposal {
                     index: done.log_id.index,
                     term: done.log_id.leader_id.term,
                     reply: done.data.0,
@@ -376,15 +394,15 @@ impl Replica {
                 Err(RaftError::APIError(other)) => {
                     Err(ProposeError::Fatal { why: other.to_string() })
                 }
-                Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+                Err(RaftError::Fatal(fatal)) => Err(stopped_error(&fatal)),
             },
-            silent = self.fence.trips(self.settings.fence_after) => {
-                Err(ProposeError::Unsure { silent })
+            silence = self.fence.wait_tripped(self.settings.fence_after) => {
+                Err(ProposeError::OutcomeUnknown { silent: silence })
             }
         }
     }
 
-    fn check_room(&self, bytes: u64, purpose: Purpose) -> Result<(), ProposeError> {
+    fn check_disk_space(&self, bytes: u64, purpose: Purpose) -> Result<(), ProposeError> {
         let free = self.disk.get().and_then(|disk| disk.free_bytes());
         let free = free.map_err(|e| ProposeError::Fatal { why: e.to_string() })?;
         let kept = match purpose {
@@ -395,44 +413,44 @@ impl Replica {
         if free >= needed {
             return Ok(());
         }
-        Err(self.without_room(free, needed))
+        Err(self.no_space_error(free, needed))
     }
 
     /// Somebody else may have room: until that is known, it is as if an election were on.
-    fn without_room(&self, free: u64, needed: u64) -> ProposeError {
+    fn no_space_error(&self, free: u64, needed: u64) -> ProposeError {
         let status = self.status.borrow();
         let others = status.members.values().filter(|member| member.voter).count() > 1;
-        if status.role == Role::Leader && others && !self.stage.is_hopeless() {
-            self.short.notify_one();
+        if status.role == Role::Leader && others && !self.transfer.has_no_target() {
+            self.recheck_disk.notify_one();
             return ProposeError::NotLeader { leader: None };
         }
         ProposeError::DiskFull { free, needed }
     }
 
     /// What a proposal that is no removal would be told, if the disk was found short.
-    pub fn refuses_writes(&self) -> Option<ProposeError> {
+    pub fn write_rejection(&self) -> Option<ProposeError> {
         // Room that was made a moment ago counts at once.
-        if self.room().is_short() {
-            self.look_at_disk();
+        if self.disk_space().is_below_reserve() {
+            self.check_disk();
         }
-        let Room { free, reserve } = self.room();
-        (free < reserve).then(|| self.without_room(free, reserve))
+        let DiskSpace { free, reserve } = self.disk_space();
+        (free < reserve).then(|| self.no_space_error(free, reserve))
     }
 
     fn check_fence(&self) -> Result<(), ProposeError> {
         let leads = self.status.borrow().role == Role::Leader;
-        match self.fence.silent() {
-            Some(silent) if leads && silent >= self.settings.fence_after => {
-                Err(ProposeError::Fenced { silent })
+        match self.fence.since_contact() {
+            Some(silence) if leads && silence >= self.settings.fence_after => {
+                Err(ProposeError::Fenced { silent: silence })
             }
             _ => Ok(()),
         }
     }
 
-    fn check_lead(&self) -> Result<(), ProposeError> {
+    fn check_leading(&self) -> Result<(), ProposeError> {
         let status = self.status.borrow();
         match status.role {
-            Role::Leader if self.stage.is_handing() => {
+            Role::Leader if self.transfer.is_transferring() => {
                 Err(ProposeError::NotLeader { leader: None })
             }
             Role::Leader => Ok(()),
@@ -446,20 +464,20 @@ impl Replica {
     pub async fn read_barrier(&self) -> Result<u64, ProposeError> {
         self.check_fence()?;
         // Its round of messages would renew the leases that are to run out.
-        if self.stage.is_handing() {
+        if self.transfer.is_transferring() {
             return Err(ProposeError::NotLeader { leader: None });
         }
         let (answer, answered) = oneshot::channel();
-        let over = || ProposeError::Fatal { why: "it was shut down".to_owned() };
-        self.barriers.send(answer).map_err(|_| over())?;
-        answered.await.map_err(|_| over())?
+        let stopped = || ProposeError::Fatal { why: "it was shut down".to_owned() };
+        self.barriers.send(answer).map_err(|_| stopped())?;
+        answered.await.map_err(|_| stopped())?
     }
 
     /// For how long this replica, which leads or once led, has heard from no quorum. Goes on
     /// ageing when consensus itself stands still, as it does on a disk that hangs.
     #[must_use]
-    pub fn quorum_silent(&self) -> Option<std::time::Duration> {
-        self.fence.silent()
+    pub fn since_quorum_contact(&self) -> Option<std::time::Duration> {
+        self.fence.since_contact()
     }
 
     pub fn status(&self) -> Status {
@@ -470,7 +488,7 @@ impl Replica {
         self.status.clone()
     }
 
-    pub fn recovery(&self) -> &Recovery {
+    pub fn recovery(&self) -> &RecoveryReport {
         &self.recovery
     }
 
@@ -483,8 +501,8 @@ impl Replica {
             if let Some(index) = before.filter(|index| *index >= applied) {
                 return Ok(index);
             }
-            let asked = self.raft.trigger().snapshot().await;
-            asked.map_err(|e| SnapshotError::Fatal { why: e.to_string() })?;
+            let triggered = self.raft.trigger().snapshot().await;
+            triggered.map_err(|e| SnapshotError::Fatal { why: e.to_string() })?;
             // One that was already being built may come first; then ask again.
             let changed =
                 status.wait_for(|now| now.snapshot != before || now.role == Role::Stopped);
@@ -501,17 +519,17 @@ impl Replica {
         &self,
         from: u64,
         max_bytes: usize,
-    ) -> Result<Entries, ReadEntriesError> {
+    ) -> Result<EntryBatch, ReadEntriesError> {
         let end = next_applied(&self.status.borrow());
         let first = self.log.first();
         if from < first {
-            return Err(ReadEntriesError::Purged { asked: from, first });
+            return Err(ReadEntriesError::Purged { requested: from, first });
         }
         let read = self.log.read_payloads(from, end, max_bytes).await;
         // Purging may have overtaken the reading.
         let first = self.log.first();
         if from < first {
-            return Err(ReadEntriesError::Purged { asked: from, first });
+            return Err(ReadEntriesError::Purged { requested: from, first });
         }
         let (found, next) = read.map_err(|e| ReadEntriesError::Fatal { why: e.to_string() })?;
         let entries = found.into_iter().map(|(id, payload)| LoggedEntry {
@@ -519,16 +537,16 @@ impl Replica {
             term: id.leader_id.term,
             payload,
         });
-        Ok(Entries { entries: entries.collect(), next })
+        Ok(EntryBatch { entries: entries.collect(), next })
     }
 
     /// Stops in order: consensus, then the writer with all that was queued, then the disk.
     pub async fn shutdown(&self) {
-        self.settings.supervisor.stops();
+        self.settings.supervisor.mark_stopping();
         // The core's own end, good or bad, has been reported through the status already.
         let _ended = self.raft.shutdown().await;
         let (done, stopped) = oneshot::channel();
-        if self.ops.send(Op::Stop { done }).is_ok() {
+        if self.ops.send(WriteOp::Stop { done }).is_ok() {
             // An error means that the writer had stopped by itself.
             let _stopped = stopped.await;
         }
@@ -537,7 +555,7 @@ impl Replica {
 
     /// As if the power had been cut: nothing more reaches the disk.
     pub async fn kill(&self) {
-        self.settings.supervisor.stops();
+        self.settings.supervisor.mark_stopping();
         self.disk.close();
         let _ended = self.raft.shutdown().await;
     }
@@ -551,12 +569,12 @@ fn next_applied(status: &Status) -> u64 {
 async fn serve_barriers(
     raft: Raft<TypeConfig>,
     fence: Fence,
-    settings: Settings,
-    mut waiting: mpsc::UnboundedReceiver<Barrier>,
+    settings: StoreConfig,
+    mut waiting: mpsc::UnboundedReceiver<ReadIndexSender>,
 ) {
     const AT_ONCE: usize = 4096;
-    let mut together = Vec::new();
-    while waiting.recv_many(&mut together, AT_ONCE).await > 0 {
+    let mut batch = Vec::new();
+    while waiting.recv_many(&mut batch, AT_ONCE).await > 0 {
         let result = tokio::select! {
             biased;
             ready = raft.ensure_linearizable() => match ready {
@@ -565,13 +583,13 @@ async fn serve_barriers(
                     Err(not_leader(forward))
                 }
                 Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(_))) => {
-                    Err(ProposeError::Fenced { silent: fence.silent().unwrap_or_default() })
+                    Err(ProposeError::Fenced { silent: fence.since_contact().unwrap_or_default() })
                 }
-                Err(RaftError::Fatal(fatal)) => Err(stopped(&fatal)),
+                Err(RaftError::Fatal(fatal)) => Err(stopped_error(&fatal)),
             },
-            silent = fence.trips(settings.fence_after) => Err(ProposeError::Fenced { silent }),
+            silence = fence.wait_tripped(settings.fence_after) => Err(ProposeError::Fenced { silent: silence }),
         };
-        for barrier in together.drain(..) {
+        for barrier in batch.drain(..) {
             // Whoever gave up waiting does not need the answer.
             let _gave_up = barrier.send(result.clone());
         }
@@ -582,6 +600,6 @@ fn not_leader(forward: ForwardToLeader<NodeId, Peer>) -> ProposeError {
     ProposeError::NotLeader { leader: forward.leader_id.zip(forward.leader_node) }
 }
 
-fn stopped(fatal: &Fatal<NodeId>) -> ProposeError {
+fn stopped_error(fatal: &Fatal<NodeId>) -> ProposeError {
     ProposeError::Fatal { why: fatal.to_string() }
 }

@@ -13,13 +13,13 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::time::Duration;
 
-use cellwright_supervise::{Supervisor, guarded};
+use cellwright_supervise::{Supervisor, catch_panic_async};
 use openraft::{AsyncRuntime, OptionalSend, TokioRuntime};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 thread_local! {
-    static DRAWS: RefCell<Option<ChaCha8Rng>> = const { RefCell::new(None) };
+    static RNG: RefCell<Option<ChaCha8Rng>> = const { RefCell::new(None) };
 }
 
 tokio::task_local! {
@@ -33,29 +33,29 @@ pub(crate) async fn supervised<T>(by: Supervisor, work: impl Future<Output = T>)
 }
 
 /// From here on, random draws of replicas on this thread follow from `seed`.
-pub fn seed_randomness(seed: u64) {
-    DRAWS.with_borrow_mut(|draws| *draws = Some(ChaCha8Rng::seed_from_u64(seed)));
+pub fn seed_rng(seed: u64) {
+    RNG.with_borrow_mut(|draws| *draws = Some(ChaCha8Rng::seed_from_u64(seed)));
 }
 
 /// The generator of the current thread.
 #[derive(Debug)]
-pub struct ThreadDraws;
+pub struct ThreadRng;
 
-impl ThreadDraws {
+impl ThreadRng {
     #[expect(clippy::disallowed_methods, reason = "election timeouts of a real cell must differ")]
     fn with<T>(draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {
-        DRAWS.with_borrow_mut(|draws| draw(draws.get_or_insert_with(ChaCha8Rng::from_os_rng)))
+        RNG.with_borrow_mut(|draws| draw(draws.get_or_insert_with(ChaCha8Rng::from_os_rng)))
     }
 }
 
 /// A time between the two, from the generator that openraft draws from.
-pub(crate) fn draw_between(least: Duration, most: Duration) -> Duration {
+pub(crate) fn random_between(least: Duration, most: Duration) -> Duration {
     let width = u64::try_from(most.saturating_sub(least).as_micros()).unwrap_or(u64::MAX);
-    least + Duration::from_micros(ThreadDraws::with(|draws| draws.random_range(0..=width)))
+    least + Duration::from_micros(ThreadRng::with(|draws| draws.random_range(0..=width)))
 }
 
 /// Openraft is built against an older release of the trait than the rest of the workspace.
-impl rand_core_06::RngCore for ThreadDraws {
+impl rand_core_06::RngCore for ThreadRng {
     fn next_u32(&mut self) -> u32 {
         Self::with(RngCore::next_u32)
     }
@@ -86,7 +86,7 @@ impl AsyncRuntime for SeededRuntime {
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> =
         <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
-    type ThreadLocalRng = ThreadDraws;
+    type ThreadLocalRng = ThreadRng;
     type OneshotSender<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotSender<T>;
     type OneshotReceiver<T: OptionalSend> = <TokioRuntime as AsyncRuntime>::OneshotReceiver<T>;
     type OneshotReceiverError = <TokioRuntime as AsyncRuntime>::OneshotReceiverError;
@@ -97,12 +97,12 @@ impl AsyncRuntime for SeededRuntime {
         T::Output: OptionalSend + 'static,
     {
         let Ok(by) = SUPERVISOR.try_with(Clone::clone) else { return TokioRuntime::spawn(future) };
-        let told = by.clone();
+        let supervisor = by.clone();
         TokioRuntime::spawn(SUPERVISOR.scope(by, async move {
-            match guarded(future).await {
+            match catch_panic_async(future).await {
                 Ok(done) => done,
                 Err(panicked) => {
-                    told.panicked("consensus", &panicked);
+                    supervisor.report_panic("consensus", &panicked);
                     // Openraft has its own way of finding out.
                     panicked.resume()
                 }
@@ -137,7 +137,7 @@ impl AsyncRuntime for SeededRuntime {
     }
 
     fn thread_rng() -> Self::ThreadLocalRng {
-        ThreadDraws
+        ThreadRng
     }
 
     fn oneshot<T>() -> (Self::OneshotSender<T>, Self::OneshotReceiver<T>)
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_seed_repeats_the_draws() {
         let draw = |seed| {
-            seed_randomness(seed);
+            seed_rng(seed);
             [SeededRuntime::thread_rng().next_u64(), SeededRuntime::thread_rng().next_u64()]
         };
         assert_eq!(draw(7), draw(7));

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cellwright_supervise::{Supervisor, plant};
+use cellwright_supervise::{Supervisor, failpoint};
 use openraft::error::Fatal;
 use openraft::{RaftMetrics, ServerState};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::config::FatalHook;
 use crate::disk::DiskHandle;
 use crate::raft::{Membership, NodeId, Peer};
-use crate::settings::FatalHook;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
@@ -46,13 +46,13 @@ pub struct Status {
     pub purged: Option<u64>,
     pub members: BTreeMap<NodeId, Member>,
     /// Term and index of the entry that made them members, once a quorum is known to hold it.
-    pub settled: Option<(u64, u64)>,
+    pub committed_membership: Option<(u64, u64)>,
     /// For a leader: milliseconds since a quorum was last heard from.
     pub quorum_silent_millis: Option<u64>,
 }
 
 /// The members that a membership names, of whom nothing more is known.
-pub(crate) fn listed(membership: &Membership) -> BTreeMap<NodeId, Member> {
+pub(crate) fn members_of(membership: &Membership) -> BTreeMap<NodeId, Member> {
     let voters: Vec<NodeId> = membership.voter_ids().collect();
     let member = |(id, peer): (&NodeId, &Peer)| {
         (*id, Member { peer: peer.clone(), voter: voters.contains(id), matched: None })
@@ -92,7 +92,7 @@ impl Status {
             snapshot: metrics.snapshot.map(|id| id.index),
             purged: metrics.purged.map(|id| id.index),
             members: membership.nodes().map(member).collect(),
-            settled: entry.map(|id| (id.leader_id.term, id.index)),
+            committed_membership: entry.map(|id| (id.leader_id.term, id.index)),
             quorum_silent_millis: metrics.millis_since_quorum_ack,
         }
     }
@@ -101,18 +101,18 @@ impl Status {
 /// When a quorum was last heard from. Openraft reports an age with each turn of its loop; kept as
 /// an instant it goes on ageing when that loop stalls, which is when it matters.
 #[derive(Clone, Default)]
-pub(crate) struct Fence(Arc<Mutex<Option<Heard>>>);
+pub(crate) struct Fence(Arc<Mutex<Option<QuorumContact>>>);
 
 #[derive(Clone, Copy)]
-struct Heard {
+struct QuorumContact {
     term: u64,
     at: Instant,
 }
 
 impl Fence {
     /// `None` if this replica has never led.
-    fn heard(&self) -> Option<Instant> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|heard| heard.at)
+    fn last_contact(&self) -> Option<Instant> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).map(|contact| contact.at)
     }
 
     fn note(&self, metrics: &RaftMetrics<NodeId, Peer>) {
@@ -120,26 +120,26 @@ impl Fence {
             return;
         }
         let (now, term) = (Instant::now(), metrics.current_term);
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = heard.filter(|heard| heard.term == term).map(|heard| heard.at);
+        let mut contact = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = contact.filter(|heard| heard.term == term).map(|heard| heard.at);
         let age = metrics.millis_since_quorum_ack.map(Duration::from_millis);
         let acked = age.and_then(|age| now.checked_sub(age));
         // Nothing of this term yet: it was elected by a quorum just now.
         let at = acked.max(before).unwrap_or(now);
-        *heard = Some(Heard { term, at });
+        *contact = Some(QuorumContact { term, at });
     }
 
-    pub(crate) fn silent(&self) -> Option<Duration> {
-        self.heard().map(|heard| heard.elapsed())
+    pub(crate) fn since_contact(&self) -> Option<Duration> {
+        self.last_contact().map(|heard| heard.elapsed())
     }
 
     /// Ends when no quorum was heard for `bound`, counted from now at the earliest.
-    pub(crate) async fn trips(&self, bound: Duration) -> Duration {
+    pub(crate) async fn wait_tripped(&self, bound: Duration) -> Duration {
         let start = Instant::now();
         loop {
-            let since = self.heard().map_or(start, |heard| heard.max(start));
+            let since = self.last_contact().map_or(start, |heard| heard.max(start));
             tokio::time::sleep_until(since + bound).await;
-            let since = self.heard().map_or(start, |heard| heard.max(start));
+            let since = self.last_contact().map_or(start, |heard| heard.max(start));
             if since.elapsed() >= bound {
                 return since.elapsed();
             }
@@ -148,13 +148,13 @@ impl Fence {
 }
 
 /// What the end of consensus means.
-pub(crate) struct Ends {
+pub(crate) struct ExitHandler {
     pub(crate) disk: DiskHandle,
     pub(crate) on_fatal: FatalHook,
     pub(crate) supervisor: Supervisor,
 }
 
-impl Ends {
+impl ExitHandler {
     /// A core that ends unasked leaves a replica that takes no part any more, whatever it was last
     /// heard to be.
     async fn core_ended(&self, status: &watch::Sender<Status>) {
@@ -162,20 +162,20 @@ impl Ends {
             last.role = Role::Stopped;
             last.leader = None;
         });
-        self.supervisor.ended("the core of consensus").await;
+        self.supervisor.report_ended("the core of consensus").await;
     }
 }
 
 /// Follows openraft's metrics until the replica stops.
-pub(crate) async fn follow(
+pub(crate) async fn follow_metrics(
     mut metrics: watch::Receiver<RaftMetrics<NodeId, Peer>>,
     status: watch::Sender<Status>,
     fence: Fence,
-    ends: Ends,
+    exit_handler: ExitHandler,
     mut lost: watch::Receiver<bool>,
 ) {
     loop {
-        plant("status");
+        failpoint("status");
         let (mut now, stopped) = {
             let seen = metrics.borrow_and_update();
             fence.note(&seen);
@@ -194,16 +194,18 @@ pub(crate) async fn follow(
             differs
         });
         match stopped {
-            Some(Fatal::Stopped) => return ends.core_ended(&status).await,
+            Some(Fatal::Stopped) => return exit_handler.core_ended(&status).await,
             // Stopped from outside, in whatever it was doing.
-            Some(_) if ends.disk.is_closed() => return,
-            Some(fatal) => return (ends.on_fatal)(&format!("the replica stopped: {fatal}")),
+            Some(_) if exit_handler.disk.is_closed() => return,
+            Some(fatal) => {
+                return (exit_handler.on_fatal)(&format!("the replica stopped: {fatal}"));
+            }
             None => {
                 tokio::select! {
                     biased;
                     // It panicked, or its runtime goes away.
                     changed = metrics.changed() => if changed.is_err() {
-                        return ends.core_ended(&status).await;
+                        return exit_handler.core_ended(&status).await;
                     },
                     changed = lost.changed() => if changed.is_err() {
                         return;

@@ -21,16 +21,16 @@ use openraft::raft::{
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
+use crate::config::StoreConfig;
 use crate::election::PreVote;
-use crate::guard::{self, Absurd};
-use crate::handover::Room;
+use crate::leadership_transfer::DiskSpace;
 use crate::log::Log;
 use crate::raft::{LeaderId, LogId, NodeId, Peer, TypeConfig, Vote};
-use crate::settings::Settings;
+use crate::rpc_validation::{self, InvalidMessage};
 
 /// Who sent a call, as the transport has established.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Sender {
+pub struct SenderIdentity {
     pub id: NodeId,
     /// The name it has proved to have; `None` where nobody proves anything.
     pub name: Option<String>,
@@ -43,14 +43,14 @@ pub enum RaftCall {
     Snapshot(InstallSnapshotRequest<TypeConfig>),
     PreVote(PreVote),
     /// Is this replica, of this name if it has one, a voter as far as you know?
-    Vouch {
+    VerifyVoter {
         id: NodeId,
         name: Option<String>,
     },
     /// How much room has your disk?
-    Room,
+    DiskSpace,
     /// From the leader: stand for election now.
-    TakeOver,
+    TimeoutNow,
     /// To the leader: up to which index was the log acknowledged when you were asked?
     ReadIndex,
 }
@@ -63,17 +63,17 @@ pub enum RaftAnswer {
     /// The chunk does not continue what was received; the sender starts over.
     SnapshotMismatch(InstallSnapshotError),
     /// The replica is up but cannot do it now: its disk is full, or it is stopping.
-    Refused {
+    Rejected {
         why: String,
     },
     PreVote {
         granted: bool,
     },
-    Vouched {
+    VerifyVoter {
         is_voter: bool,
     },
-    Room(Room),
-    TakingOver,
+    DiskSpace(DiskSpace),
+    TimeoutNow,
     ReadIndex {
         index: u64,
     },
@@ -100,7 +100,7 @@ impl RaftCall {
     /// A sign of life of whoever says that it leads, for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn leading(term: u64, id: NodeId) -> RaftCall {
+    pub fn heartbeat(term: u64, id: NodeId) -> RaftCall {
         RaftCall::Append(AppendEntriesRequest {
             vote: Vote::new_committed(term, id),
             prev_log_id: None,
@@ -112,8 +112,8 @@ impl RaftCall {
     /// Asks for a vote, with a log that nobody's is ahead of, for tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn standing(term: u64, id: NodeId) -> RaftCall {
-        let last = LogId::new(LeaderId::new(term, id), guard::HIGHEST - 1);
+    pub fn vote_request(term: u64, id: NodeId) -> RaftCall {
+        let last = LogId::new(LeaderId::new(term, id), rpc_validation::MAX_TERM_OR_INDEX - 1);
         RaftCall::Vote(VoteRequest::new(Vote::new(term, id), Some(last)))
     }
 
@@ -150,12 +150,12 @@ pub(crate) struct Network {
     pub(crate) transport: Arc<dyn Transport>,
     /// Knows this replica's term and what of it is durable.
     pub(crate) log: Log,
-    pub(crate) times: LineTimes,
+    pub(crate) timeouts: PeerTimeouts,
 }
 
 /// How long a leader waits for what, on its way to a follower.
 #[derive(Clone, Copy)]
-pub(crate) struct LineTimes {
+pub(crate) struct PeerTimeouts {
     /// Between two tries to reach one that is out of reach.
     retry: Duration,
     /// A flush that takes this long is a disk that hangs.
@@ -165,9 +165,9 @@ pub(crate) struct LineTimes {
     commit: Duration,
 }
 
-impl LineTimes {
-    pub(crate) fn of(settings: &Settings) -> LineTimes {
-        LineTimes {
+impl PeerTimeouts {
+    pub(crate) fn of(settings: &StoreConfig) -> PeerTimeouts {
+        PeerTimeouts {
             retry: settings.heartbeat * 2,
             stalled: settings.election_min,
             commit: settings.heartbeat / 3,
@@ -176,35 +176,38 @@ impl LineTimes {
 }
 
 impl RaftNetworkFactory<TypeConfig> for Network {
-    type Network = Line;
+    type Network = PeerClient;
 
-    async fn new_client(&mut self, target: NodeId, peer: &Peer) -> Line {
+    async fn new_client(&mut self, target: NodeId, peer: &Peer) -> PeerClient {
         let (transport, peer) = (Arc::clone(&self.transport), peer.clone());
-        Line { transport, target, peer, log: self.log.clone(), times: self.times }
+        PeerClient { transport, target, peer, log: self.log.clone(), timeouts: self.timeouts }
     }
 }
 
 /// The way to one replica.
-pub(crate) struct Line {
+pub(crate) struct PeerClient {
     transport: Arc<dyn Transport>,
     target: NodeId,
     peer: Peer,
     log: Log,
-    times: LineTimes,
+    timeouts: PeerTimeouts,
 }
 
-type Failed<E> = RPCError<NodeId, Peer, E>;
+type PeerRpcError<E> = RPCError<NodeId, Peer, E>;
 
-impl Line {
-    async fn send<E: std::error::Error>(&self, call: RaftCall) -> Result<RaftAnswer, Failed<E>> {
+impl PeerClient {
+    async fn send<E: std::error::Error>(
+        &self,
+        call: RaftCall,
+    ) -> Result<RaftAnswer, PeerRpcError<E>> {
         match self.transport.call(self.target, self.peer.clone(), call).await {
-            Ok(RaftAnswer::Refused { why }) => {
+            Ok(RaftAnswer::Rejected { why }) => {
                 // As unreachable: the replica is no use for a moment, and hammering it is none.
                 Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
             }
-            Ok(answer) => match guard::check_answer(&answer, self.log.term()) {
+            Ok(answer) => match rpc_validation::check_answer(&answer, self.log.term()) {
                 Ok(()) => Ok(answer),
-                Err(absurd) => Err(self.absurd(&absurd)),
+                Err(absurd) => Err(self.invalid_answer(&absurd)),
             },
             Err(CallError::Unreachable(why)) => {
                 Err(RPCError::Unreachable(Unreachable::new(&io::Error::other(why))))
@@ -217,40 +220,41 @@ impl Line {
 
     /// The commit that a follower may be told of with a message of this many entries. Openraft
     /// counts this replica's copy as soon as it is written; it counts when it is flushed.
-    async fn commit_to_tell(&self, commit: Option<LogId>, entries: usize) -> Option<LogId> {
-        self.log.wait_unless_stalled(self.times.stalled).await;
+    async fn announceable_commit(&self, commit: Option<LogId>, entries: usize) -> Option<LogId> {
+        self.log.wait_while_stalled(self.timeouts.stalled).await;
         if let Some(index) = commit.map(|id| id.index).filter(|_| entries == 0) {
             // Late or failed, it is told less.
-            let _late = timeout(self.times.commit, self.log.wait_durable(index)).await;
+            let _late = timeout(self.timeouts.commit, self.log.wait_durable(index)).await;
         }
-        self.log.durable_part(commit)
+        self.log.durable_prefix(commit)
     }
 
-    fn absurd<E: std::error::Error>(&self, why: &Absurd) -> Failed<E> {
+    fn invalid_answer<E: std::error::Error>(&self, why: &InvalidMessage) -> PeerRpcError<E> {
         tracing::error!(from = self.target, %why, "an answer of another replica is not believed");
         let text = format!("replica {}: {why}", self.target);
         RPCError::Unreachable(Unreachable::new(&io::Error::other(text)))
     }
 
-    fn wrong<E: std::error::Error>(&self, answer: &RaftAnswer) -> Failed<E> {
+    fn unexpected_answer<E: std::error::Error>(&self, answer: &RaftAnswer) -> PeerRpcError<E> {
         let text = format!("replica {} gave an answer of another kind: {answer:?}", self.target);
         RPCError::Network(NetworkError::new(&io::Error::other(text)))
     }
 }
 
-impl RaftNetwork<TypeConfig> for Line {
+impl RaftNetwork<TypeConfig> for PeerClient {
     async fn append_entries(
         &mut self,
         mut rpc: AppendEntriesRequest<TypeConfig>,
         _option: RPCOption,
-    ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
-        rpc.leader_commit = self.commit_to_tell(rpc.leader_commit, rpc.entries.len()).await;
+    ) -> Result<AppendEntriesResponse<NodeId>, PeerRpcError<RaftError<NodeId>>> {
+        rpc.leader_commit = self.announceable_commit(rpc.leader_commit, rpc.entries.len()).await;
         let (previous, sent) = (rpc.prev_log_id, rpc.entries.len() as u64);
         let answer = self.send(RaftCall::Append(rpc)).await?;
-        guard::check_match(&answer, previous, sent).map_err(|absurd| self.absurd(&absurd))?;
+        rpc_validation::check_matched(&answer, previous, sent)
+            .map_err(|absurd| self.invalid_answer(&absurd))?;
         match answer {
             RaftAnswer::Append(answer) => Ok(answer),
-            other => Err(self.wrong(&other)),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
@@ -258,15 +262,17 @@ impl RaftNetwork<TypeConfig> for Line {
         &mut self,
         rpc: InstallSnapshotRequest<TypeConfig>,
         _option: RPCOption,
-    ) -> Result<InstallSnapshotResponse<NodeId>, Failed<RaftError<NodeId, InstallSnapshotError>>>
-    {
+    ) -> Result<
+        InstallSnapshotResponse<NodeId>,
+        PeerRpcError<RaftError<NodeId, InstallSnapshotError>>,
+    > {
         match self.send(RaftCall::Snapshot(rpc)).await? {
             RaftAnswer::Snapshot(answer) => Ok(answer),
             RaftAnswer::SnapshotMismatch(mismatch) => {
                 let source = RaftError::APIError(mismatch);
                 Err(RPCError::RemoteError(RemoteError::new(self.target, source)))
             }
-            other => Err(self.wrong(&other)),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
@@ -274,18 +280,18 @@ impl RaftNetwork<TypeConfig> for Line {
         &mut self,
         rpc: VoteRequest<NodeId>,
         _option: RPCOption,
-    ) -> Result<VoteResponse<NodeId>, Failed<RaftError<NodeId>>> {
+    ) -> Result<VoteResponse<NodeId>, PeerRpcError<RaftError<NodeId>>> {
         match self.send(RaftCall::Vote(rpc)).await? {
             RaftAnswer::Vote(answer) => Ok(answer),
-            other => Err(self.wrong(&other)),
+            other => Err(self.unexpected_answer(&other)),
         }
     }
 
     fn backoff(&self) -> Backoff {
-        Backoff::new(std::iter::repeat(self.times.retry))
+        Backoff::new(std::iter::repeat(self.timeouts.retry))
     }
 }
 
-pub(crate) fn refused(fatal: &Fatal<NodeId>) -> RaftAnswer {
-    RaftAnswer::Refused { why: format!("the replica has stopped: {fatal}") }
+pub(crate) fn stopped_answer(fatal: &Fatal<NodeId>) -> RaftAnswer {
+    RaftAnswer::Rejected { why: format!("the replica has stopped: {fatal}") }
 }

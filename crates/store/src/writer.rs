@@ -13,49 +13,50 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use openraft::storage::LogFlushed;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use crate::config::FatalHook;
 use crate::disk::{Disk, DiskHandle};
-use crate::log::{Place, Shared};
+use crate::log::{RecordLocation, Shared};
 use crate::raft::{LogId, TypeConfig};
 use crate::record::{
-    DIR, HEADER_LEN, HardState, Owner, Record, SegmentHeader, Spot, VERSION, segment_path,
+    DIR, HardState, Owner, Record, RecordPosition, SEGMENT_HEADER_LEN, SegmentHeader, VERSION,
+    segment_path,
 };
-use crate::recover::{Segment, end_install};
-use crate::settings::FatalHook;
+use crate::recovery::{Segment, end_install};
 
 /// Operations taken from the queue at once.
-const AT_ONCE: usize = 4096;
+const MAX_OPS_PER_BATCH: usize = 4096;
 /// A piece is flushed when it has grown to this, so that its beginning is answered.
-const PIECE_BYTES: usize = 8 << 20;
-const FULL_RETRY: Duration = Duration::from_millis(200);
+const MAX_FLUSH_BYTES: usize = 8 << 20;
+const DISK_FULL_RETRY: Duration = Duration::from_millis(200);
 
 /// Whom to tell that an operation is durable.
-pub(crate) enum Done {
-    Nobody,
+pub(crate) enum Completion {
+    Ignored,
     Waiter(oneshot::Sender<()>),
     Flushed(LogFlushed<TypeConfig>),
 }
 
-impl Done {
-    fn tell(self) {
+impl Completion {
+    fn notify(self) {
         match self {
-            Done::Nobody => {}
+            Completion::Ignored => {}
             // The waiter may have given up; what it asked for is done all the same.
-            Done::Waiter(waiter) => {
+            Completion::Waiter(waiter) => {
                 let _gave_up = waiter.send(());
             }
-            Done::Flushed(callback) => callback.log_io_completed(Ok(())),
+            Completion::Flushed(callback) => callback.log_io_completed(Ok(())),
         }
     }
 }
 
-pub(crate) enum Op {
-    Append { ticket: u64, records: Vec<Record>, done: Done },
-    State { ticket: u64, done: Done },
+pub(crate) enum WriteOp {
+    Append { ticket: u64, records: Vec<Record>, done: Completion },
+    State { ticket: u64, done: Completion },
     Purge { ticket: u64, upto: LogId },
     Stop { done: oneshot::Sender<()> },
 }
@@ -80,86 +81,89 @@ pub(crate) struct Writer {
 
 /// What is queued for one flush.
 #[derive(Default)]
-struct Piece {
+struct PendingFlush {
     records: Vec<(u64, Record)>,
-    done: Vec<Done>,
+    done: Vec<Completion>,
     ticket: u64,
     bytes: usize,
-    wants_state: bool,
+    includes_state: bool,
 }
 
 /// Why the writer cannot go on.
-enum Stop {
+enum WriterExit {
     /// The disk was taken away: a shutdown.
     Closed,
     Fatal(String),
 }
 
 impl Writer {
-    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Op>) {
+    pub(crate) async fn run(mut self, mut queue: mpsc::UnboundedReceiver<WriteOp>) {
         let mut ops = Vec::new();
-        while queue.recv_many(&mut ops, AT_ONCE).await > 0 {
-            plant("writer");
+        while queue.recv_many(&mut ops, MAX_OPS_PER_BATCH).await > 0 {
+            failpoint("writer");
             match self.process(&mut ops).await {
                 Ok(None) => {}
                 Ok(Some(done)) => {
                     let _gave_up = done.send(());
                     return;
                 }
-                Err(Stop::Closed) => return,
-                Err(Stop::Fatal(why)) => return (self.on_fatal)(&why),
+                Err(WriterExit::Closed) => return,
+                Err(WriterExit::Fatal(why)) => return (self.on_fatal)(&why),
             }
         }
     }
 
-    async fn process(&mut self, ops: &mut Vec<Op>) -> Result<Option<oneshot::Sender<()>>, Stop> {
-        let mut piece = Piece::default();
+    async fn process(
+        &mut self,
+        ops: &mut Vec<WriteOp>,
+    ) -> Result<Option<oneshot::Sender<()>>, WriterExit> {
+        let mut pending = PendingFlush::default();
         for op in ops.drain(..) {
             match op {
-                Op::Append { ticket, records, done } => {
-                    piece.bytes += records.iter().map(Record::encoded_len).sum::<usize>();
-                    piece.records.extend(records.into_iter().map(|record| (ticket, record)));
-                    piece.done.push(done);
-                    piece.ticket = ticket;
+                WriteOp::Append { ticket, records, done } => {
+                    pending.bytes += records.iter().map(Record::encoded_len).sum::<usize>();
+                    pending.records.extend(records.into_iter().map(|record| (ticket, record)));
+                    pending.done.push(done);
+                    pending.ticket = ticket;
                 }
-                Op::State { ticket, done } => {
-                    piece.wants_state = true;
-                    piece.done.push(done);
-                    piece.ticket = ticket;
+                WriteOp::State { ticket, done } => {
+                    pending.includes_state = true;
+                    pending.done.push(done);
+                    pending.ticket = ticket;
                 }
-                Op::Purge { ticket, upto } => {
-                    self.flush(std::mem::take(&mut piece)).await?;
+                WriteOp::Purge { ticket, upto } => {
+                    self.flush(std::mem::take(&mut pending)).await?;
                     self.purge(upto).await?;
-                    piece.ticket = ticket;
-                    piece.wants_state = true;
-                    self.flush(std::mem::take(&mut piece)).await?;
-                    self.remove_old().await?;
+                    pending.ticket = ticket;
+                    pending.includes_state = true;
+                    self.flush(std::mem::take(&mut pending)).await?;
+                    self.remove_purged_segments().await?;
                 }
-                Op::Stop { done } => {
-                    self.flush(piece).await?;
+                WriteOp::Stop { done } => {
+                    self.flush(pending).await?;
                     return Ok(Some(done));
                 }
             }
-            if piece.bytes >= PIECE_BYTES {
-                self.flush(std::mem::take(&mut piece)).await?;
+            if pending.bytes >= MAX_FLUSH_BYTES {
+                self.flush(std::mem::take(&mut pending)).await?;
             }
         }
-        self.flush(piece).await?;
+        self.flush(pending).await?;
         Ok(None)
     }
 
     /// Openraft purges the log while the snapshot that replaces it is still being installed. The
     /// purge becomes real only with the snapshot; until then nothing after it may become durable,
     /// or a crash would leave a hole.
-    async fn purge(&mut self, upto: LogId) -> Result<(), Stop> {
+    async fn purge(&mut self, upto: LogId) -> Result<(), WriterExit> {
         // The snapshot cannot come once the disk is gone, and the core, which owns the other end
         // of `covered`, ends only after this writer has answered it.
         tokio::select! {
             biased;
             reached = self.covered.wait_for(|covered| *covered > upto.index) => {
-                reached.map(|_| ()).map_err(|_| Stop::Closed)?;
+                reached.map(|_| ()).map_err(|_| WriterExit::Closed)?;
             }
-            () = self.disk.closed() => return Err(Stop::Closed),
+            () = self.disk.wait_closed() => return Err(WriterExit::Closed),
         }
         self.purged = self.purged.max(Some(upto));
         self.next_index = self.next_index.max(upto.index + 1);
@@ -169,32 +173,41 @@ impl Writer {
     fn state(&self, committed_too: bool) -> HardState {
         let mut memory = self.shared.memory();
         if committed_too {
-            memory.committed_moved = false;
+            memory.is_committed_dirty = false;
         }
-        HardState { purged: self.purged, ..memory.hard.clone() }
+        HardState { purged: self.purged, ..memory.hard_state.clone() }
     }
 
-    fn state_record(&self) -> Result<Record, Stop> {
+    fn state_record(&self) -> Result<Record, WriterExit> {
         let state = self.state(true);
-        Record::state(&state).map_err(|e| Stop::Fatal(format!("cannot encode the state: {e}")))
+        Record::state(&state)
+            .map_err(|e| WriterExit::Fatal(format!("cannot encode the state: {e}")))
     }
 
-    async fn flush(&mut self, mut piece: Piece) -> Result<(), Stop> {
-        if piece.ticket == 0 {
+    async fn flush(&mut self, mut pending: PendingFlush) -> Result<(), WriterExit> {
+        if pending.ticket == 0 {
             return Ok(());
         }
-        if piece.wants_state || self.shared.memory().committed_moved {
-            let ticket = piece.ticket;
-            piece.records.push((ticket, self.state_record()?));
+        if pending.includes_state || self.shared.memory().is_committed_dirty {
+            let ticket = pending.ticket;
+            pending.records.push((ticket, self.state_record()?));
         }
-        let begin =
-            if self.current().len >= self.segment_bytes { Some(self.begin()?) } else { None };
-        let (bytes, places) = self.encode(&piece.records);
+        let new_segment = if self.current().len >= self.segment_bytes {
+            Some(self.begin_segment()?)
+        } else {
+            None
+        };
+        let (bytes, locations) = self.encode(&pending.records);
         let sequence = self.current().sequence;
-        let written = Written { sequence, kept: self.current().len, bytes: Arc::new(bytes), begin };
-        self.shared.set_flushing(Some(Instant::now()));
+        let written = SegmentWrite {
+            sequence,
+            previous_len: self.current().len,
+            bytes: Arc::new(bytes),
+            new_segment,
+        };
+        self.shared.set_flush_started(Some(Instant::now()));
         self.write(&written).await?;
-        self.shared.set_flushing(None);
+        self.shared.set_flush_started(None);
         let next_index = self.next_index;
         if let Some(current) = self.segments.last_mut() {
             current.len += written.bytes.len() as u64;
@@ -202,13 +215,13 @@ impl Writer {
         }
         {
             let mut memory = self.shared.memory();
-            for (index, ticket, place) in places {
-                memory.written(index, ticket, place);
+            for (index, ticket, location) in locations {
+                memory.note_written(index, ticket, location);
             }
             memory.evict(self.cache_bytes);
         }
-        self.durable.send_replace(piece.ticket);
-        piece.done.into_iter().for_each(Done::tell);
+        self.durable.send_replace(pending.ticket);
+        pending.done.into_iter().for_each(Completion::notify);
         Ok(())
     }
 
@@ -218,54 +231,59 @@ impl Writer {
     }
 
     /// Starts a new segment; returns the bytes it starts with.
-    fn begin(&mut self) -> Result<Arc<Vec<u8>>, Stop> {
+    fn begin_segment(&mut self) -> Result<Arc<Vec<u8>>, WriterExit> {
         let sequence = self.current().sequence + 1;
         self.batch += 1;
         let state = self.state(false);
-        let bytes = first_bytes(self.owner, sequence, self.next_index, &state, self.batch);
-        let bytes = bytes.map_err(|e| Stop::Fatal(format!("cannot encode the state: {e}")))?;
+        let bytes = segment_start(self.owner, sequence, self.next_index, &state, self.batch);
+        let bytes =
+            bytes.map_err(|e| WriterExit::Fatal(format!("cannot encode the state: {e}")))?;
         let len = bytes.len() as u64;
         self.segments.push(Segment { sequence, len, next_index: self.next_index });
         Ok(Arc::new(bytes))
     }
 
-    fn encode(&mut self, records: &[(u64, Record)]) -> (Vec<u8>, Vec<(u64, u64, Place)>) {
+    fn encode(&mut self, records: &[(u64, Record)]) -> (Vec<u8>, Vec<(u64, u64, RecordLocation)>) {
         self.batch += 1;
         let Segment { sequence, len: start, .. } = *self.current();
         let mut bytes = Vec::with_capacity(records.iter().map(|(_, r)| r.encoded_len()).sum());
-        let mut places = Vec::with_capacity(records.len());
+        let mut locations = Vec::with_capacity(records.len());
         for (nth, (ticket, record)) in records.iter().enumerate() {
-            let spot = Spot { sequence, offset: start + bytes.len() as u64 };
-            record.encode(&mut bytes, spot, self.batch, nth + 1 == records.len());
+            let position = RecordPosition { sequence, offset: start + bytes.len() as u64 };
+            record.encode(&mut bytes, position, self.batch, nth + 1 == records.len());
             if record.kind.is_entry() {
-                places.push((record.index, *ticket, Place { spot, len: record.encoded_len() }));
+                locations.push((
+                    record.index,
+                    *ticket,
+                    RecordLocation { position, len: record.encoded_len() },
+                ));
                 self.next_index = record.index + 1;
-            } else if record.kind == crate::record::Kind::Truncate {
+            } else if record.kind == crate::record::RecordKind::Truncate {
                 self.next_index = record.index;
             }
         }
-        (bytes, places)
+        (bytes, locations)
     }
 
-    async fn write(&self, written: &Written) -> Result<(), Stop> {
+    async fn write(&self, written: &SegmentWrite) -> Result<(), WriterExit> {
         loop {
             let job = written.clone();
-            let outcome = match self.disk.run(move |disk| job.carry_out(disk)).await {
+            let outcome = match self.disk.run(move |disk| job.execute(disk)).await {
                 Ok(outcome) => outcome,
-                Err(e) => Err(Failure::Write(e)),
+                Err(e) => Err(WriteFailure::Write(e)),
             };
             match outcome {
                 Ok(()) => return Ok(()),
-                Err(_) if self.disk.is_closed() => return Err(Stop::Closed),
-                Err(Failure::Full) => {
+                Err(_) if self.disk.is_closed() => return Err(WriterExit::Closed),
+                Err(WriteFailure::Full) => {
                     tracing::warn!("the log's disk is full; waiting for room");
-                    tokio::time::sleep(FULL_RETRY).await;
+                    tokio::time::sleep(DISK_FULL_RETRY).await;
                 }
-                Err(Failure::Write(e)) => {
-                    return Err(Stop::Fatal(format!("writing the log failed: {e}")));
+                Err(WriteFailure::Write(e)) => {
+                    return Err(WriterExit::Fatal(format!("writing the log failed: {e}")));
                 }
-                Err(Failure::Sync(e)) => {
-                    return Err(Stop::Fatal(format!(
+                Err(WriteFailure::Sync(e)) => {
+                    return Err(WriterExit::Fatal(format!(
                         "flushing the log failed: {e}. What is on the disk is unknown; this \
                          replica must be started again and not retry"
                     )));
@@ -274,7 +292,7 @@ impl Writer {
         }
     }
 
-    async fn remove_old(&mut self) -> Result<(), Stop> {
+    async fn remove_purged_segments(&mut self) -> Result<(), WriterExit> {
         let kept_from = crate::raft::next_index(self.purged.as_ref());
         let last = self.segments.len() - 1;
         let old = self.segments[..last].iter().take_while(|old| old.next_index <= kept_from);
@@ -292,53 +310,53 @@ impl Writer {
         });
         match removed.await.and_then(|removed| removed) {
             Ok(()) => Ok(()),
-            Err(_) if self.disk.is_closed() => Err(Stop::Closed),
-            Err(e) => Err(Stop::Fatal(format!("removing old log segments failed: {e}"))),
+            Err(_) if self.disk.is_closed() => Err(WriterExit::Closed),
+            Err(e) => Err(WriterExit::Fatal(format!("removing old log segments failed: {e}"))),
         }
     }
 }
 
 /// One write and its flush, as the disk is to carry it out.
 #[derive(Clone)]
-struct Written {
+struct SegmentWrite {
     sequence: u64,
     /// Length of the segment before this write.
-    kept: u64,
+    previous_len: u64,
     bytes: Arc<Vec<u8>>,
-    begin: Option<Arc<Vec<u8>>>,
+    new_segment: Option<Arc<Vec<u8>>>,
 }
 
-enum Failure {
+enum WriteFailure {
     Full,
     Write(io::Error),
     Sync(io::Error),
 }
 
-impl Written {
-    fn carry_out(&self, disk: &dyn Disk) -> Result<(), Failure> {
+impl SegmentWrite {
+    fn execute(&self, disk: &dyn Disk) -> Result<(), WriteFailure> {
         let path = segment_path(self.sequence);
-        if let Some(bytes) = &self.begin {
-            disk.write_new(&path, bytes).map_err(full_or)?;
+        if let Some(bytes) = &self.new_segment {
+            disk.write_atomic(&path, bytes).map_err(classify_error)?;
         }
-        if let Err(e) = disk.append(&path, &self.bytes).map_err(full_or) {
-            if matches!(e, Failure::Full) {
-                disk.truncate(&path, self.kept).map_err(Failure::Write)?;
+        if let Err(e) = disk.append(&path, &self.bytes).map_err(classify_error) {
+            if matches!(e, WriteFailure::Full) {
+                disk.truncate(&path, self.previous_len).map_err(WriteFailure::Write)?;
             }
             return Err(e);
         }
-        disk.sync(&path).map_err(Failure::Sync)
+        disk.sync(&path).map_err(WriteFailure::Sync)
     }
 }
 
-fn full_or(e: io::Error) -> Failure {
+fn classify_error(e: io::Error) -> WriteFailure {
     match e.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Failure::Full,
-        _ => Failure::Write(e),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => WriteFailure::Full,
+        _ => WriteFailure::Write(e),
     }
 }
 
 /// A segment's header and the state record that lets all older segments go.
-pub(crate) fn first_bytes(
+pub(crate) fn segment_start(
     owner: Owner,
     sequence: u64,
     first_index: u64,
@@ -346,7 +364,7 @@ pub(crate) fn first_bytes(
     batch: u64,
 ) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = SegmentHeader { version: VERSION, sequence, first_index, owner }.encode();
-    let spot = Spot { sequence, offset: HEADER_LEN as u64 };
-    Record::state(state)?.encode(&mut bytes, spot, batch, true);
+    let position = RecordPosition { sequence, offset: SEGMENT_HEADER_LEN as u64 };
+    Record::state(state)?.encode(&mut bytes, position, batch, true);
     Ok(bytes)
 }

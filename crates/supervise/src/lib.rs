@@ -5,12 +5,12 @@
 //! leads; an agent without its line to the masters is mute. So every task of a process that serves
 //! is one of three kinds, and says which where it is started:
 //!
-//! * **essential** ([`Supervisor::essential`], [`Supervisor::errand`], [`Supervisor::thread`]): its
+//! * **essential** ([`Supervisor::spawn_essential`], [`Supervisor::spawn_finite`], [`Supervisor::spawn_thread`]): its
 //!   panic, and its end if it has none, ends the process with one line and [`EXIT_CODE`]. Whoever
 //!   started the process starts it again, and what was promised is on the disk.
-//! * **restarted** ([`Supervisor::restarted`]): the process is of use without it. It is started
+//! * **restarted** ([`Supervisor::spawn_restarting`]): the process is of use without it. It is started
 //!   again after a pause, and how often is counted.
-//! * **of one request** ([`of_request`], [`guarded`], [`caught`]): whoever asked is told that it
+//! * **of one request** ([`spawn_request`], [`catch_panic_async`], [`catch_panic`]): whoever asked is told that it
 //!   failed, and nobody else notices. Such panics are counted too.
 //!
 //! `cargo xtask tidy` finds tasks that are started in another way.
@@ -18,21 +18,21 @@
 //! Rejected: `panic = "abort"`. One request that finds a bug would end the process for everybody,
 //! and could be sent again.
 
-mod count;
+mod counters;
+mod failpoint;
+mod heap_trim;
 mod locks;
-mod memory;
 mod panic;
-mod plant;
-mod record;
+mod panic_recorder;
 
-pub use count::{handler_panics, note_handler_panic, panics, restarts};
-pub use locks::{cannot_trust, lock};
-pub use memory::{give_back, keep_giving_back};
-pub use panic::{Panicked, caught, guarded, report_in_one_line};
-pub use plant::plant;
-pub use record::recorded;
+pub use counters::{handler_panics, note_handler_panic, panics, restarts};
+pub use failpoint::failpoint;
+pub use heap_trim::{trim_heap, trim_heap_periodically};
+pub use locks::{exit_on_poisoned_lock, lock};
+pub use panic::{CaughtPanic, catch_panic, catch_panic_async, report_in_one_line};
+pub use panic_recorder::record_panics;
 
-use panic::{all_told, guarded_at};
+use panic::{catch_panic_at, wait_all_reported};
 
 use std::future::Future;
 use std::io::{self, Write};
@@ -48,59 +48,59 @@ use tokio::time::{Instant, sleep};
 pub const EXIT_CODE: u8 = 70;
 
 /// First and longest pause before a task that panicked is started again.
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// One that lived this long was in order: the next pause is a short one again.
-const SETTLED: Duration = Duration::from_secs(30);
+const BACKOFF_RESET_AFTER: Duration = Duration::from_secs(30);
 
 /// By then a runtime that goes away is gone.
-const GONE_BY_THEN: Duration = Duration::from_millis(20);
+const RUNTIME_SHUTDOWN_GRACE: Duration = Duration::from_millis(20);
 
 /// What is done when an essential task has ended: the task and why, in words.
-pub type Hook = Arc<dyn Fn(&str) + Send + Sync>;
+pub type FailureHook = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Says why and ends the process, unless it ends in order already.
-pub fn end_process(why: &str) {
-    if is_ending() {
-        return say(&format!("cell: {why}"));
+pub fn exit_unless_stopping(why: &str) {
+    if is_process_stopping() {
+        return print_error(&format!("cell: {why}"));
     }
-    give_up(why)
+    exit_fatal(why)
 }
 
 /// Says why and ends the process.
 #[expect(clippy::disallowed_methods, reason = "the rest of the process must not go on")]
-pub fn give_up(why: &str) -> ! {
-    say(&format!("cell: cannot go on: {why}"));
+pub fn exit_fatal(why: &str) -> ! {
+    print_error(&format!("cell: cannot go on: {why}"));
     std::process::exit(EXIT_CODE.into());
 }
 
 /// Whether the process was told to end: then its tasks may.
-static ENDING: AtomicBool = AtomicBool::new(false);
+static PROCESS_STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// From here on the process ends in order, and tasks that end are no accident.
-pub fn process_ends() {
-    ENDING.store(true, Ordering::SeqCst);
+pub fn mark_process_stopping() {
+    PROCESS_STOPPING.store(true, Ordering::SeqCst);
 }
 
-fn is_ending() -> bool {
-    ENDING.load(Ordering::SeqCst)
+fn is_process_stopping() -> bool {
+    PROCESS_STOPPING.load(Ordering::SeqCst)
 }
 
 /// On standard error, which may be closed.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", visible(line));
+pub(crate) fn print_error(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", escape_control(line));
 }
 
 /// What panics and errors quote is what others wrote: on a terminal it commands nothing. A trace of
 /// calls has several lines.
-fn visible(text: &str) -> String {
-    let commands = |c: char| {
+fn escape_control(text: &str) -> String {
+    let is_control = |c: char| {
         (c.is_control() && !matches!(c, '\n' | '\t'))
             || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        match commands(c) {
+        match is_control(c) {
             true => out.extend(c.escape_unicode()),
             false => out.push(c),
         }
@@ -113,68 +113,71 @@ fn visible(text: &str) -> String {
 pub struct Supervisor(Arc<Inner>);
 
 struct Inner {
-    hook: Hook,
+    hook: FailureHook,
     /// What is done about a panic after the part was told to stop: too late to end anything, and
     /// not to be kept silent either.
-    late: Hook,
+    late_panic_hook: FailureHook,
     /// The part was told to stop.
     stopping: AtomicBool,
     /// What ended first, and why.
-    fallen: OnceLock<String>,
+    failure: OnceLock<String>,
 }
 
 impl Default for Supervisor {
     /// The process ends with any of the tasks.
     fn default() -> Supervisor {
-        Supervisor::of(Arc::new(end_process), Arc::new(|why| say(&format!("cell: {why}"))))
+        Supervisor::with_hooks(
+            Arc::new(exit_unless_stopping),
+            Arc::new(|why| print_error(&format!("cell: {why}"))),
+        )
     }
 }
 
 impl std::fmt::Debug for Supervisor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Supervisor").field("fallen", &self.fallen()).finish_non_exhaustive()
+        f.debug_struct("Supervisor").field("fallen", &self.failure()).finish_non_exhaustive()
     }
 }
 
 impl Supervisor {
     /// One that does something else than ending the process: many replicas may be simulated in one.
     #[must_use]
-    pub fn telling(hook: Hook) -> Supervisor {
-        Supervisor::of(hook.clone(), hook)
+    pub fn with_hook(hook: FailureHook) -> Supervisor {
+        Supervisor::with_hooks(hook.clone(), hook)
     }
 
-    fn of(hook: Hook, late: Hook) -> Supervisor {
+    fn with_hooks(hook: FailureHook, late_panic_hook: FailureHook) -> Supervisor {
         let (stopping, fallen) = (AtomicBool::new(false), OnceLock::new());
-        Supervisor(Arc::new(Inner { hook, late, stopping, fallen }))
+        Supervisor(Arc::new(Inner { hook, late_panic_hook, stopping, failure: fallen }))
     }
 
-    /// Runs what must not end before [`Supervisor::stops`], unless it is aborted.
-    pub fn essential(
+    /// Runs what must not end before [`Supervisor::mark_stopping`], unless it is aborted.
+    pub fn spawn_essential(
         &self,
         task: &'static str,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
         let supervisor = self.clone();
         tokio::spawn(async move {
-            match guarded_at(task, work).await {
+            match catch_panic_at(task, work).await {
                 // Of a process that ends, tasks lose those whom they work for.
-                Ok(()) if is_ending() => {}
-                Ok(()) => supervisor.ended(task).await,
-                Err(panicked) => supervisor.panicked(task, &panicked),
+                Ok(()) if is_process_stopping() => {}
+                Ok(()) => supervisor.report_ended(task).await,
+                Err(panicked) => supervisor.report_panic(task, &panicked),
             }
         })
     }
 
     /// Runs what comes to its end, and must not panic on the way.
-    pub fn errand(
+    pub fn spawn_finite(
         &self,
         task: &'static str,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
         let supervisor = self.clone();
         tokio::spawn(async move {
-            if let Err(panicked) = guarded_at(task, work).await {
-                supervisor.panicked(task, &panicked);
+            if let Err(panicked) = catch_panic_at(task, work).await {
+                supervisor.report_panic(task, &panicked);
             }
         })
     }
@@ -183,46 +186,46 @@ impl Supervisor {
     ///
     /// # Errors
     /// When the system gives none.
-    pub fn thread(
+    pub fn spawn_thread(
         &self,
         task: &'static str,
         work: impl FnOnce() + Send + 'static,
     ) -> io::Result<thread::JoinHandle<()>> {
         let supervisor = self.clone();
         thread::Builder::new().name(task.into()).spawn(move || {
-            if let Err(panicked) = caught(work) {
-                supervisor.panicked(&format!("the thread {task}"), &panicked);
+            if let Err(panicked) = catch_panic(work) {
+                supervisor.report_panic(&format!("the thread {task}"), &panicked);
             }
         })
     }
 
     /// Runs what the process can do without for a while: made anew when it panics, after a pause
     /// that grows, and counted. Its own end is one.
-    pub fn restarted<F>(
+    pub fn spawn_restarting<F>(
         &self,
         task: &'static str,
-        mut make: impl FnMut() -> F + Send + 'static,
+        mut make_future: impl FnMut() -> F + Send + 'static,
     ) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         tokio::spawn(async move {
-            let mut pause = PAUSE;
+            let mut backoff = BACKOFF_MIN;
             loop {
-                let begun = Instant::now();
-                let Err(panicked) = guarded_at(task, make()).await else { return };
-                if begun.elapsed() >= SETTLED {
-                    pause = PAUSE;
+                let started = Instant::now();
+                let Err(panicked) = catch_panic_at(task, make_future()).await else { return };
+                if started.elapsed() >= BACKOFF_RESET_AFTER {
+                    backoff = BACKOFF_MIN;
                 }
                 note_restart(task, &panicked);
-                sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                sleep(backoff).await;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
             }
         })
     }
 
     /// From here on tasks may end.
-    pub fn stops(&self) {
+    pub fn mark_stopping(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
     }
 
@@ -233,36 +236,36 @@ impl Supervisor {
 
     /// The first essential task that ended, if one did: the process is of no use any more.
     #[must_use]
-    pub fn fallen(&self) -> Option<&str> {
-        self.0.fallen.get().map(String::as_str)
+    pub fn failure(&self) -> Option<&str> {
+        self.0.failure.get().map(String::as_str)
     }
 
     /// Something essential has ended without a panic of its own; if that of another took it along,
     /// that one is told instead.
-    pub async fn ended(&self, task: &str) {
-        all_told().await;
+    pub async fn report_ended(&self, task: &str) {
+        wait_all_reported().await;
         // A runtime that goes away takes its tasks along in no order, and this one with them: it is
         // dropped here. Whatever is left of a runtime that stays has really ended.
-        sleep(GONE_BY_THEN).await;
-        self.fell(&format!("{task} ended"));
+        sleep(RUNTIME_SHUTDOWN_GRACE).await;
+        self.report_failure(&format!("{task} ended"));
     }
 
     /// Something essential panicked.
-    pub fn panicked(&self, task: &str, panicked: &Panicked) {
+    pub fn report_panic(&self, task: &str, panicked: &CaughtPanic) {
         let why = format!("{task} {panicked}");
         if self.is_stopping() {
-            return (self.0.late)(&why);
+            return (self.0.late_panic_hook)(&why);
         }
-        self.fell(&why);
+        self.report_failure(&why);
     }
 
     /// Something essential is over, with `why` in words.
-    pub fn fell(&self, why: &str) {
+    pub fn report_failure(&self, why: &str) {
         if self.is_stopping() {
             return;
         }
         // The first one is the cause; others follow from it.
-        if self.0.fallen.set(why.to_owned()).is_ok() {
+        if self.0.failure.set(why.to_owned()).is_ok() {
             (self.0.hook)(why);
         }
     }
@@ -270,26 +273,26 @@ impl Supervisor {
 
 /// Runs what belongs to one request or one connection: whoever waits for it finds it gone, and a
 /// panic in it is said and counted.
-pub fn of_request(
+pub fn spawn_request(
     task: &'static str,
     work: impl Future<Output = ()> + Send + 'static,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
         // Pinned here, so that what is left of it is dropped last: whoever finds it gone finds it
         // counted.
-        let mut work = pin!(guarded_at(task, work));
+        let mut work = pin!(catch_panic_at(task, work));
         if let Err(panicked) = work.as_mut().await {
             note_handler_panic();
-            say(&format!("cell: {task} {panicked}; only who asked for it notices"));
+            print_error(&format!("cell: {task} {panicked}; only who asked for it notices"));
         }
     })
 }
 
 /// A task that panicked is started again by whoever calls this.
-pub fn note_restart(task: &'static str, panicked: &Panicked) {
+pub fn note_restart(task: &'static str, panicked: &CaughtPanic) {
     // Agents and schedulers have no page of metrics, so the line says how often.
-    let count = count::add_restart(task);
-    say(&format!("cell: {task} {panicked}; it is started again (restart {count})"));
+    let count = counters::add_restart(task);
+    print_error(&format!("cell: {task} {panicked}; it is started again (restart {count})"));
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! A request that panics is answered and forgotten, so a lock that it held must not refuse
 //! everybody after it. Where each change under a lock is whole by itself, the next holder goes on
 //! ([`lock`]). Where a panic may have left half a change, going on would be a lie: the process ends
-//! with a line ([`cannot_trust`]) and comes back from what is on the disk.
+//! with a line ([`exit_on_poisoned_lock`]) and comes back from what is on the disk.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +12,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process: whoever held the lock of `what` panicked in the middle of a change.
-pub fn cannot_trust(what: &str) -> ! {
-    crate::give_up(&format!("{what} was left half changed by a panic"))
+/// Ends the process: whoever held the lock of `protected` panicked in the middle of a change.
+pub fn exit_on_poisoned_lock(protected: &str) -> ! {
+    crate::exit_fatal(&format!("{protected} was left half changed by a panic"))
 }

@@ -3,7 +3,7 @@
 //! The line is made by the hook, which alone knows the place; whoever catches the panic says it
 //! together with what is done about it. A panic that nobody here catches is said by the hook.
 
-use crate::{count, plant, record, say};
+use crate::{counters, failpoint, panic_recorder, print_error};
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::cell::{Cell, RefCell};
@@ -17,56 +17,56 @@ thread_local! {
     /// Whether somebody further up catches panics, and says them.
     static CATCHING: Cell<bool> = const { Cell::new(false) };
     /// What the hook has to say of the last panic that is caught.
-    static TOLD: RefCell<Option<String>> = const { RefCell::new(None) };
+    static LAST_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Panics between their hook and the moment in which what is to be said of them has been.
-static UNTOLD: AtomicUsize = AtomicUsize::new(0);
+static UNREPORTED: AtomicUsize = AtomicUsize::new(0);
 
 /// One of those.
-struct Untold;
+struct Unreported;
 
-impl Drop for Untold {
+impl Drop for Unreported {
     fn drop(&mut self) {
-        UNTOLD.fetch_sub(1, Ordering::SeqCst);
+        UNREPORTED.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Waits until every panic that is being unwound has been told by whoever catches it. What a panic
 /// takes with it is missed by others before the panic itself is caught: they wait here, and the
 /// cause is told first.
-pub(crate) async fn all_told() {
-    while UNTOLD.load(Ordering::SeqCst) > 0 {
+pub(crate) async fn wait_all_reported() {
+    while UNREPORTED.load(Ordering::SeqCst) > 0 {
         tokio::task::yield_now().await;
     }
 }
 
 /// A panic that was caught.
-pub struct Panicked {
-    words: String,
+pub struct CaughtPanic {
+    text: String,
     payload: Box<dyn Any + Send>,
-    untold: Option<Untold>,
+    unreported: Option<Unreported>,
 }
 
-impl Panicked {
+impl CaughtPanic {
     /// Goes on as if it had not been caught.
     pub fn resume(self) -> ! {
-        let Panicked { payload, untold, .. } = self;
-        drop(untold);
+        let CaughtPanic { payload, unreported, .. } = self;
+        drop(unreported);
         resume_unwind(payload)
     }
 }
 
-impl std::fmt::Display for Panicked {
+impl std::fmt::Display for CaughtPanic {
     /// `panicked at FILE:LINE:COLUMN: MESSAGE`, on one line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.words)
+        f.write_str(&self.text)
     }
 }
 
-impl std::fmt::Debug for Panicked {
+impl std::fmt::Debug for CaughtPanic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.words)
+        f.write_str(&self.text)
     }
 }
 
@@ -84,21 +84,21 @@ pub(crate) fn one_line(text: &str) -> String {
 /// `RUST_BACKTRACE` set it is followed by where it came from.
 pub fn report_in_one_line() {
     std::panic::set_hook(Box::new(|info| {
-        count::add_panic();
+        counters::add_panic();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         let line = one_line(&format!("panicked at {place}: {}", message(info.payload())));
-        record::note(&line);
+        panic_recorder::record_line(&line);
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
-            say(&trace.to_string());
+            print_error(&trace.to_string());
         }
         if CATCHING.get() {
             // Before anything is unwound.
-            if TOLD.replace(Some(line)).is_none() {
-                UNTOLD.fetch_add(1, Ordering::SeqCst);
+            if LAST_PANIC.replace(Some(line)).is_none() {
+                UNREPORTED.fetch_add(1, Ordering::SeqCst);
             }
         } else {
-            say(&format!("cell: a task {line}"));
+            print_error(&format!("cell: a task {line}"));
         }
     }));
 }
@@ -107,24 +107,24 @@ pub fn report_in_one_line() {
 ///
 /// # Errors
 /// That it panicked.
-pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let before = CATCHING.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     CATCHING.set(before);
-    let told = TOLD.take();
-    let untold = told.is_some().then(|| Untold);
+    let reported = LAST_PANIC.take();
+    let unreported = reported.is_some().then(|| Unreported);
     match done {
         Ok(done) => {
             // Somebody inside caught it, who knew less of it.
-            if let Some(line) = told {
-                say(&format!("cell: a task {line}"));
+            if let Some(line) = reported {
+                print_error(&format!("cell: a task {line}"));
             }
             Ok(done)
         }
         Err(payload) => {
             let plain = || one_line(&format!("panicked: {}", message(&*payload)));
-            let words = told.unwrap_or_else(plain);
-            Err(Panicked { words, payload, untold })
+            let text = reported.unwrap_or_else(plain);
+            Err(CaughtPanic { text, payload, unreported })
         }
     }
 }
@@ -133,25 +133,27 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 ///
 /// # Errors
 /// That it panicked.
-pub fn guarded<F: Future>(work: F) -> impl Future<Output = Result<F::Output, Panicked>> {
-    Guarded { work: Some(Box::pin(work)), point: None }
+pub fn catch_panic_async<F: Future>(
+    work: F,
+) -> impl Future<Output = Result<F::Output, CaughtPanic>> {
+    CatchPanic { work: Some(Box::pin(work)), point: None }
 }
 
 /// The same for a task that a test may have panic by its name, whatever it is at.
-pub(crate) fn guarded_at<F: Future>(
+pub(crate) fn catch_panic_at<F: Future>(
     point: &'static str,
     work: F,
-) -> impl Future<Output = Result<F::Output, Panicked>> {
-    Guarded { work: Some(Box::pin(work)), point: Some(point) }
+) -> impl Future<Output = Result<F::Output, CaughtPanic>> {
+    CatchPanic { work: Some(Box::pin(work)), point: Some(point) }
 }
 
-struct Guarded<F> {
+struct CatchPanic<F> {
     work: Option<Pin<Box<F>>>,
     point: Option<&'static str>,
 }
 
-impl<F: Future> Future for Guarded<F> {
-    type Output = Result<F::Output, Panicked>;
+impl<F: Future> Future for CatchPanic<F> {
+    type Output = Result<F::Output, CaughtPanic>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let point = self.point;
@@ -159,23 +161,23 @@ impl<F: Future> Future for Guarded<F> {
         let Some(work) = self.work.as_mut() else { return Poll::Pending };
         let poll = || {
             if let Some(point) = point {
-                plant(point);
+                failpoint(point);
             }
             work.as_mut().poll(context)
         };
-        match caught(poll) {
+        match catch_panic(poll) {
             Ok(polled) => polled.map(Ok),
             Err(panicked) => Poll::Ready(Err(panicked)),
         }
     }
 }
 
-impl<F> Drop for Guarded<F> {
+impl<F> Drop for CatchPanic<F> {
     /// What is left after a panic may panic once more on its way out.
     fn drop(&mut self) {
-        let left = self.work.take();
-        if let Err(panicked) = caught(|| drop(left)) {
-            say(&format!("cell: what was left of a task {panicked}"));
+        let rest = self.work.take();
+        if let Err(panicked) = catch_panic(|| drop(rest)) {
+            print_error(&format!("cell: what was left of a task {panicked}"));
         }
     }
 }

@@ -10,7 +10,7 @@ use cellwright_api::types::{MachineColumns, Overview, TaskCounts};
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Time;
-use cellwright_tests::binary::said;
+use cellwright_tests::binary::command_output;
 use cellwright_tests::browser::Browser;
 use std::fmt::Write as _;
 use std::fs;
@@ -40,14 +40,14 @@ fn noise(seed: u32, salt: u32) -> u32 {
     x
 }
 
-/// The picture of turn `turn`: whole at first, then `percent` of the machines.
-fn picture(turn: u32, percent: u32) -> Overview {
+/// The picture of turn `round`: whole at first, then `percent` of the machines.
+fn overview_at(round: u32, percent: u32) -> Overview {
     let mut columns = MachineColumns::default();
     for machine in 0..MACHINES {
-        if turn > 0 && noise(machine, turn) % 100 >= percent {
+        if round > 0 && noise(machine, round) % 100 >= percent {
             continue;
         }
-        let of = |salt: u32, most: u32| (noise(machine, turn * 16 + salt) % most) as u16;
+        let of = |salt: u32, most: u32| (noise(machine, round * 16 + salt) % most) as u16;
         let limit = 40 + of(1, 80);
         columns.id.push(machine);
         columns
@@ -65,9 +65,9 @@ fn picture(turn: u32, percent: u32) -> Overview {
         columns.ram_production.push(of(9, 60));
     }
     let amount = |cpu: u64, ram: u64| Resources { cpu, ram, disk: ram, disk_rate: ram };
-    let tasks = TaskCounts { running: TASKS - turn, pending: 120, ..TaskCounts::default() };
+    let tasks = TaskCounts { running: TASKS - round, pending: 120, ..TaskCounts::default() };
     Overview {
-        whole: turn == 0,
+        whole: round == 0,
         machines: columns,
         gone: Vec::new(),
         machines_total: MACHINES,
@@ -83,30 +83,30 @@ fn picture(turn: u32, percent: u32) -> Overview {
         tasks,
         users: 90,
         now: Time(1_800_000_000_000),
-        index: u64::from(turn),
+        index: u64::from(round),
         consistent: false,
     }
 }
 
-fn frame(turn: u32, percent: u32) -> String {
-    let data = serde_json::to_string(&picture(turn, percent)).expect("JSON");
-    format!("id: {turn}\nevent: overview\ndata: {data}\n\n")
+fn frame(round: u32, percent: u32) -> String {
+    let data = serde_json::to_string(&overview_at(round, percent)).expect("JSON");
+    format!("id: {round}\nevent: overview\ndata: {data}\n\n")
 }
 
 /// The stand-in: files of the console, one picture for each watch, and more on command.
-struct Stand {
+struct FakeServer {
     console: PathBuf,
     /// Whoever watches now.
     watchers: Mutex<Vec<Sender<String>>>,
 }
 
-impl Stand {
-    fn serve(self: Arc<Stand>, listener: TcpListener) {
+impl FakeServer {
+    fn serve(self: Arc<FakeServer>, listener: TcpListener) {
         for stream in listener.incoming().flatten() {
-            let stand = self.clone();
+            let server = self.clone();
             std::thread::spawn(move || {
                 // A browser that goes away in the middle of an answer is none of our business.
-                let _ = stand.answer(stream);
+                let _ = server.answer(stream);
             });
         }
     }
@@ -205,10 +205,10 @@ struct Opening {
 
 /// Opens the overview and says how long that took.
 async fn open(browser: &Browser, address: &str) -> Opening {
-    browser.go(&format!("http://{address}/console/"));
+    browser.navigate(&format!("http://{address}/console/"));
     let mark = "return performance.getEntriesByName('map-drawn').length > 0 \
                 && performance.getEntriesByName('first-contentful-paint').length > 0";
-    browser.holds(mark).await;
+    browser.wait_for_script(mark).await;
     let at = |name: &str| {
         let script = format!("return performance.getEntriesByName('{name}')[0].startTime");
         browser.run(&script).as_f64().expect("a time")
@@ -226,7 +226,7 @@ struct Churned {
 
 /// Makes the page keep a promise, `window.shown`, when so many tasks are on the screen: the frame
 /// after the one that has them.
-fn promise(browser: &Browser, tasks: u32) {
+fn set_update_promise(browser: &Browser, tasks: u32) {
     let script = format!(
         "const tile = document.querySelectorAll('.tile b')[2];
          const wanted = ({tasks}).toLocaleString('en');
@@ -246,23 +246,23 @@ fn promise(browser: &Browser, tasks: u32) {
 
 /// Sends pictures one by one, each when the one before is on the screen. None is sent where
 /// nothing changes: that is what the questions to the page cost alone.
-fn churn(browser: &Browser, stand: &Stand, percent: u32, turn: &mut u32) -> Churned {
+fn churn(browser: &Browser, server: &FakeServer, percent: u32, round: &mut u32) -> Churned {
     let mut out = Churned { percent, bytes: 0, script: Vec::new(), all: Vec::new() };
     for _ in 0..UPDATES {
         let text = match percent {
             0 => String::new(),
             _ => {
-                *turn += 1;
-                frame(*turn, percent)
+                *round += 1;
+                frame(*round, percent)
             }
         };
         out.bytes = text.len();
-        promise(browser, TASKS - *turn);
+        set_update_promise(browser, TASKS - *round);
         let before = spent(browser);
         if !text.is_empty() {
-            stand.push(&text);
+            server.push(&text);
         }
-        let _ = browser.awaits("window.shown");
+        let _ = browser.await_promise("window.shown");
         let after = spent(browser);
         out.script.push(after.0 - before.0);
         out.all.push(after.1 - before.1);
@@ -300,7 +300,7 @@ fn load() -> String {
 }
 
 fn output(program: &str, words: &[&str]) -> String {
-    said(Command::new(program).args(words)).unwrap_or_default().trim().to_owned()
+    command_output(Command::new(program).args(words)).unwrap_or_default().trim().to_owned()
 }
 
 fn report(openings: &[Opening], churned: &[Churned], console: &Path, loads: [String; 2]) -> String {
@@ -366,10 +366,10 @@ async fn main() {
     let Some(browser) = Browser::open(&folder.path("driver.log")).await else { return };
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let address = listener.local_addr().expect("an address").to_string();
-    let stand = Arc::new(Stand { console: console.clone(), watchers: Mutex::default() });
+    let server = Arc::new(FakeServer { console: console.clone(), watchers: Mutex::default() });
     std::thread::spawn({
-        let stand = stand.clone();
-        move || stand.serve(listener)
+        let server = server.clone();
+        move || server.serve(listener)
     });
     browser.resize(1280, 900);
     let before = load();
@@ -379,9 +379,9 @@ async fn main() {
         openings.push(open(&browser, &address).await);
     }
     browser.devtools("Performance.enable", serde_json::json!({ "timeDomain": "threadTicks" }));
-    let (mut churned, mut turn) = (Vec::new(), 0);
+    let (mut churned, mut round) = (Vec::new(), 0);
     for percent in CHURN {
-        churned.push(churn(&browser, &stand, percent, &mut turn));
+        churned.push(churn(&browser, &server, percent, &mut round));
     }
     assert!(browser.problems().is_empty(), "nothing may be wrong with the page");
     let text = report(&openings, &churned, &console, [before, load()]);

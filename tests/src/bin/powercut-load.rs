@@ -7,8 +7,8 @@
 //!
 //! Only for a trial disk: the master is an open one on loopback.
 
-use cellwright_api::client::{Client, Settings};
-use cellwright_tests::PATIENCE;
+use cellwright_api::client::{ApiClientConfig, Client};
+use cellwright_tests::TIMEOUT;
 use cellwright_tests::binary::cell;
 use cellwright_tests::load::{add_register, read, write};
 use cellwright_tests::process::Process;
@@ -18,9 +18,9 @@ use std::process::{Command, ExitCode};
 use tokio::task::JoinSet;
 
 /// The register whose value counts.
-const WITNESS: usize = 0;
+const WITNESS_KEY: usize = 0;
 /// Clients that write beside it.
-const CROWD: usize = 7;
+const BACKGROUND_CLIENTS: usize = 7;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -30,7 +30,7 @@ async fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let done = match (verb.as_str(), std::env::var_os("ACK").map(PathBuf::from)) {
-        ("write", Some(ack)) => write_on(&data, &ack).await,
+        ("write", Some(ack)) => write_until_cut(&data, &ack).await,
         ("check", _) => check(&data).await,
         _ => Err("usage: powercut-load write|check, with DATA and for write ACK set".into()),
     };
@@ -53,7 +53,7 @@ async fn master(data: &Path) -> Result<(Process, Client), String> {
     command.arg(data.join("master"));
     let log = std::env::temp_dir().join(format!("powercut-{}.log", std::process::id()));
     let process = Process::start(command, &log);
-    let settings = Settings { deadline: PATIENCE, ..Settings::new(vec![address]) };
+    let settings = ApiClientConfig { deadline: TIMEOUT, ..ApiClientConfig::new(vec![address]) };
     let client = Client::new(settings).map_err(|why| why.to_string())?;
     let ready = client.text("/readyz").await;
     let output = process.output();
@@ -63,18 +63,18 @@ async fn master(data: &Path) -> Result<(Process, Client), String> {
     Ok((process, client))
 }
 
-async fn write_on(data: &Path, ack: &Path) -> Result<(), String> {
+async fn write_until_cut(data: &Path, ack: &Path) -> Result<(), String> {
     let (_process, client) = master(data).await?;
-    for key in 0..=CROWD {
+    for key in 0..=BACKGROUND_CLIENTS {
         add_register(&client, key).await.map_err(|why| why.to_string())?;
     }
     let mut writers = JoinSet::new();
-    for key in 0..=CROWD {
+    for key in 0..=BACKGROUND_CLIENTS {
         let (client, ack) = (client.clone(), ack.to_owned());
         writers.spawn(async move {
             for value in 1.. {
                 write(&client, key, value).await.map_err(|why| why.to_string())?;
-                if key == WITNESS {
+                if key == WITNESS_KEY {
                     note(&ack, value)?;
                 }
             }
@@ -97,7 +97,7 @@ fn note(ack: &Path, value: u64) -> Result<(), String> {
 
 async fn check(data: &Path) -> Result<(), String> {
     let (_process, client) = master(data).await?;
-    let found = read(&client, WITNESS).await.map_err(|why| why.to_string())?;
+    let found = read(&client, WITNESS_KEY).await.map_err(|why| why.to_string())?;
     println!("{}", found.value);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Whether a program printed what a page says it prints: words for words, digits for digits.
 
 /// Lines with what differs from run to run taken out.
-fn plain(line: &str) -> String {
+fn normalize(line: &str) -> String {
     let mut plain = String::new();
     let mut in_number = false;
     for word in line.split_whitespace() {
@@ -33,8 +33,8 @@ fn plain(line: &str) -> String {
 
 /// Whether a line is as a page says, where `…` stands for anything.
 fn line_matches(expected: &str, found: &str) -> bool {
-    let found = plain(found);
-    let parts: Vec<String> = expected.split('…').map(plain).collect();
+    let found = normalize(found);
+    let parts: Vec<String> = expected.split('…').map(normalize).collect();
     let [first, .., last] = &parts[..] else { return parts[0] == found };
     let Some(mut rest) = found.strip_prefix(first.trim_end()) else { return false };
     for part in &parts[1..parts.len() - 1] {
@@ -53,16 +53,16 @@ pub fn matches(expected: &[String], printed: &str) -> bool {
     let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
     let expected: Vec<&str> = expected.into_iter().filter(|line| !is_blank(line)).collect();
     let found: Vec<&str> = printed.lines().filter(|line| !is_blank(line)).collect();
-    all(&expected, &found)
+    all_match(&expected, &found)
 }
 
-fn all(expected: &[&str], found: &[&str]) -> bool {
+fn all_match(expected: &[&str], found: &[&str]) -> bool {
     match expected.split_first() {
         None => found.is_empty(),
-        Some((&"...", rest)) => (0..=found.len()).any(|from| all(rest, &found[from..])),
+        Some((&"...", rest)) => (0..=found.len()).any(|from| all_match(rest, &found[from..])),
         Some((line, rest)) => found
             .split_first()
-            .is_some_and(|(one, more)| line_matches(line, one) && all(rest, more)),
+            .is_some_and(|(one, more)| line_matches(line, one) && all_match(rest, more)),
     }
 }
 

@@ -10,16 +10,16 @@ pub enum Step {
     /// Types it in a terminal of its own, where it goes on.
     Background { terminal: String, command: Command },
     /// Ends what goes on in that terminal.
-    End { line: usize, terminal: String, how: How },
+    End { line: usize, terminal: String, how: EndMode },
     /// Only reads it, for this reason.
     Read { line: usize, why: String },
 }
 
 /// How a reader ends what runs in another terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum EndMode {
     /// Ctrl-c, and it ends by itself.
-    Asked,
+    Interrupted,
     /// As a machine that loses power.
     Killed,
 }
@@ -53,7 +53,7 @@ pub struct Page {
 const CTRL_C: &str = "# ctrl-c";
 
 /// What stands between `<!-- key: ` and ` -->`.
-fn remark<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+fn parse_remark<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let inner = line.trim().strip_prefix("<!--")?.strip_suffix("-->")?.trim();
     Some(inner.strip_prefix(key)?.strip_prefix(':')?.trim())
 }
@@ -66,7 +66,7 @@ impl Page {
         let mut lines = (1..).zip(text.lines());
         let mut before = "";
         while let Some((number, line)) = lines.next() {
-            if let Some(arguments) = remark(line, "cell") {
+            if let Some(arguments) = parse_remark(line, "cell") {
                 page.cell = Some(arguments.to_owned());
             }
             page.steps.extend(end(number, line));
@@ -90,9 +90,10 @@ impl Page {
 }
 
 fn end(line: usize, text: &str) -> Option<Step> {
-    let keys = [("ctrl-c", How::Asked), ("kill", How::Killed)];
-    let (terminal, how) = keys.iter().find_map(|(key, how)| Some((remark(text, key)?, *how)))?;
-    Some(Step::End { line, terminal: terminal.to_owned(), how })
+    let keys = [("ctrl-c", EndMode::Interrupted), ("kill", EndMode::Killed)];
+    let (terminal, mode) =
+        keys.iter().find_map(|(key, how)| Some((parse_remark(text, key)?, *how)))?;
+    Some(Step::End { line, terminal: terminal.to_owned(), how: mode })
 }
 
 fn step(
@@ -101,7 +102,7 @@ fn step(
     before: &str,
     inside: &[(usize, &str)],
 ) -> Result<Option<Step>, String> {
-    if let Some(name) = remark(before, "file") {
+    if let Some(name) = parse_remark(before, "file") {
         let text = inside.iter().map(|(_, line)| format!("{line}\n")).collect();
         return Ok(Some(Step::File { name: name.to_owned(), text }));
     }
@@ -112,24 +113,24 @@ fn step(
             false => Ok(None),
         };
     }
-    if let Some(why) = remark(before, "not run") {
+    if let Some(why) = parse_remark(before, "not run") {
         return match why.is_empty() {
             true => Err(format!("line {line}: not run, and no reason is given")),
             false => Ok(Some(Step::Read { line, why: why.to_owned() })),
         };
     }
-    let needs_root = match remark(before, "needs") {
+    let needs_root = match parse_remark(before, "needs") {
         None => false,
         Some("root") => true,
         Some(other) => return Err(format!("line {line}: needs {other:?}; allowed: root")),
     };
-    let is_repeatable = match remark(before, "again") {
+    let is_repeatable = match parse_remark(before, "again") {
         None => false,
         Some("") => return Err(format!("line {line}: typed again, and no reason is given")),
         Some(_) => true,
     };
     let mut commands = commands(inside)?;
-    if let Some(terminal) = remark(before, "terminal") {
+    if let Some(terminal) = parse_remark(before, "terminal") {
         return match (commands.pop(), commands.is_empty()) {
             (Some(command), true) => {
                 Ok(Some(Step::Background { terminal: terminal.to_owned(), command }))
@@ -195,11 +196,11 @@ mod tests {
         let text =
             "<!-- again: an election -->\n```console\n$ true\n```\n```console\n$ true\n```\n";
         let page = Page::parse(text).unwrap();
-        let said = page.steps.iter().map(|step| match step {
+        let texts = page.steps.iter().map(|step| match step {
             Step::Type(block) => block.is_repeatable,
             other => panic!("{other:?}"),
         });
-        assert_eq!(said.collect::<Vec<_>>(), [true, false]);
+        assert_eq!(texts.collect::<Vec<_>>(), [true, false]);
     }
 
     #[test]
@@ -207,14 +208,14 @@ mod tests {
         let text = "<!-- terminal: m1 -->\n```console\n$ cell dev\nserves\n```\nPress ctrl-c.\n\
                     <!-- ctrl-c: m1 -->\n<!-- kill: m2 -->\n";
         let page = Page::parse(text).unwrap();
-        let [Step::Background { terminal, command }, asked, killed] = &page.steps[..] else {
+        let [Step::Background { terminal, command }, interrupted, killed] = &page.steps[..] else {
             panic!("{:#?}", page.steps);
         };
         assert_eq!((terminal.as_str(), command.text.as_str()), ("m1", "cell dev"));
         assert_eq!(command.printed, ["serves"]);
-        let end = |line, name: &str, how| Step::End { line, terminal: name.to_owned(), how };
-        assert_eq!(*asked, end(7, "m1", How::Asked));
-        assert_eq!(*killed, end(8, "m2", How::Killed));
+        let end = |line, name: &str, mode| Step::End { line, terminal: name.to_owned(), how: mode };
+        assert_eq!(*interrupted, end(7, "m1", EndMode::Interrupted));
+        assert_eq!(*killed, end(8, "m2", EndMode::Killed));
     }
 
     #[test]
@@ -228,8 +229,8 @@ mod tests {
             ("```sh\n$ true\n```\n", "kind console"),
             ("<!-- terminal: a -->\n```console\n$ true\n$ true\n```\n", "one command"),
         ] {
-            let refused = Page::parse(text).unwrap_err();
-            assert!(refused.contains(why), "{text}: {refused}");
+            let error = Page::parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 }

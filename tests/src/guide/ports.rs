@@ -13,12 +13,12 @@ pub struct Ports(BTreeMap<u16, u16>);
 
 impl Ports {
     /// The port that stands for `written` is known already.
-    pub fn is(&mut self, written: u16, real: u16) {
+    pub fn assign(&mut self, written: u16, real: u16) {
         self.0.insert(written, real);
     }
 
     /// The text with free ports in the place of those that are written there.
-    pub fn real(&mut self, text: &str) -> String {
+    pub fn substitute(&mut self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
         while let Some(at) = next_port(rest) {
@@ -28,7 +28,7 @@ impl Ports {
                 // Port 0 asks for any; what is no port is left as it is.
                 Ok(0) | Err(_) => out.push_str(&rest[at..at + digits]),
                 Ok(written) => {
-                    let real = *self.0.entry(written).or_insert_with(free);
+                    let real = *self.0.entry(written).or_insert_with(free_port);
                     out.push_str(&real.to_string());
                 }
             }
@@ -50,7 +50,7 @@ fn next_port(text: &str) -> Option<usize> {
 
 /// Free for both protocols: DNS is asked over either. Neither one that the system gives to whoever
 /// connects, and which somebody may have before the page comes to it, nor one of a task's.
-fn free() -> u16 {
+fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const MANY: u32 = 10_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -75,17 +75,17 @@ mod tests {
     #[test]
     fn a_port_is_replaced_by_the_same_free_one_everywhere() {
         let mut ports = Ports::default();
-        ports.is(7070, 4321);
+        ports.assign(7070, 4321);
         let text =
             "curl 127.0.0.1:7070/v1; dig @127.0.0.1 -p 5353; kill -p x; 127.0.0.1:0 10.0.0.1:9";
-        let real = ports.real(text);
+        let real = ports.substitute(text);
         let free = ports.0[&5353];
         let expected = format!(
             "curl 127.0.0.1:4321/v1; dig @127.0.0.1 -p {free}; kill -p x; 127.0.0.1:0 10.0.0.1:9"
         );
         assert_eq!(real, expected);
         assert_eq!(
-            ports.real("listen = \"127.0.0.1:5353\""),
+            ports.substitute("listen = \"127.0.0.1:5353\""),
             format!("listen = \"127.0.0.1:{free}\"")
         );
     }

@@ -4,12 +4,12 @@
 #![expect(clippy::disallowed_methods, reason = "a reader looks again after a moment, as people do")]
 
 use super::matching::matches;
-use super::page::{Block, Command, How, Page, Step};
+use super::page::{Block, Command, EndMode, Page, Step};
 use super::ports::Ports;
 use crate::binary::{cell, text};
 use crate::folder::Folder;
 use crate::process::Process;
-use crate::{LOOK, PATIENCE};
+use crate::{POLL_INTERVAL, TIMEOUT};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 
 /// Longer than any command of a page takes, also on a machine that has ten times as much to do as
 /// it can: only what will never be as the page says is waited for so long.
-const LONGEST: Duration = Duration::from_secs(300);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(300);
 /// Commands that only look: what they show may not have come to pass yet, so they are typed again.
 /// A reader does the same.
-const LOOKING: &[&str] = &[
+const READ_COMMANDS: &[&str] = &[
     "cell status",
     "cell job status",
     "cell describe",
@@ -47,11 +47,11 @@ const LOOKING: &[&str] = &[
     "dig",
 ];
 /// Words of commands that change something although they begin like those.
-const CHANGING: &[&str] = &[" undo", " close", "-X ", "--data", "--json"];
+const WRITE_MARKERS: &[&str] = &[" undo", " close", "-X ", "--data", "--json"];
 
-fn is_looking(command: &str) -> bool {
-    LOOKING.iter().any(|looking| command.starts_with(looking))
-        && !CHANGING.iter().any(|changing| command.contains(changing))
+fn is_read_command(command: &str) -> bool {
+    READ_COMMANDS.iter().any(|looking| command.starts_with(looking))
+        && !WRITE_MARKERS.iter().any(|changing| command.contains(changing))
 }
 
 /// The terminal of the page's own cell, and the folder that the cell is in.
@@ -87,20 +87,20 @@ pub fn walk(path: &Path) {
         reader.start(page.cell.as_deref().unwrap_or_default());
     }
     for step in &page.steps {
-        reader.does(&name, step);
+        reader.perform(&name, step);
     }
-    reader.leave();
+    reader.interrupt_cell();
 }
 
 impl Reader {
-    fn does(&mut self, name: &str, step: &Step) {
+    fn perform(&mut self, name: &str, step: &Step) {
         match step {
             Step::File { name, text } => {
                 let path = self.folder.path(name);
                 if let Some(folder) = Path::new(&path).parent() {
                     std::fs::create_dir_all(folder).expect("a folder can be made");
                 }
-                std::fs::write(path, self.ports.real(text)).expect("a file can be written");
+                std::fs::write(path, self.ports.substitute(text)).expect("a file can be written");
             }
             Step::Read { line, why } => println!("{name}:{line}: not run: {why}"),
             Step::Type(Block { line, needs_root: true, .. })
@@ -110,9 +110,9 @@ impl Reader {
             }
             Step::Type(block) => {
                 let again = block.is_repeatable;
-                block.commands.iter().for_each(|typed| self.types(name, typed, again));
+                block.commands.iter().for_each(|typed| self.type_command(name, typed, again));
             }
-            Step::Background { terminal, command } => self.opens(name, terminal, command),
+            Step::Background { terminal, command } => self.open_terminal(name, terminal, command),
             Step::End { line, terminal, how } => {
                 let process = self.terminals.remove(terminal);
                 let process = process.unwrap_or_else(|| panic!("{name}:{line}: no {terminal}"));
@@ -122,22 +122,22 @@ impl Reader {
     }
 
     /// Types a command in a terminal of its own, and looks there until it has said what is shown.
-    fn opens(&mut self, page: &str, terminal: &str, typed: &Command) {
+    fn open_terminal(&mut self, page: &str, terminal: &str, typed: &Command) {
         let Command { line, text: command, printed, .. } = typed;
         println!("{page}:{line}: {terminal} $ {command}");
         let log = self.folder.path(&format!("{terminal}.log"));
         let _ = std::fs::remove_file(&log);
-        let command = self.ports.real(command);
+        let command = self.ports.substitute(command);
         let mut process = Process::start(self.program(&format!("exec {command}")), &log);
         let begun = Instant::now();
         while !printed.is_empty() && !begins_as(printed, &process.output()) {
             assert!(
-                process.is_alive() && begun.elapsed() < PATIENCE,
+                process.is_alive() && begun.elapsed() < TIMEOUT,
                 "{page}:{line}: $ {command}\n--- said\n{}\n--- found\n{}",
                 printed.join("\n"),
                 process.output(),
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.terminals.insert(terminal.to_owned(), process);
     }
@@ -145,29 +145,29 @@ impl Reader {
     fn start(&mut self, arguments: &str) {
         let mut command = Program::new(cell());
         command.args(["dev", "--listen", "127.0.0.1:0", "--data"]).arg(self.folder.path(CELL));
-        let arguments = self.ports.real(arguments);
+        let arguments = self.ports.substitute(arguments);
         command.args(arguments.split_whitespace()).current_dir(&self.folder.0);
         let process = Process::start(command, &self.folder.path("cell.log"));
         let begun = Instant::now();
         let address = loop {
-            let said = process.output();
-            let behind = said.split_once(" serves http://").map(|(_, behind)| behind);
+            let output = process.output();
+            let behind = output.split_once(" serves http://").map(|(_, behind)| behind);
             if let Some((address, _)) = behind.and_then(|text| text.split_once([' ', '\n'])) {
                 break address.to_owned();
             }
-            assert!(begun.elapsed() < PATIENCE, "the cell does not start:\n{said}");
-            std::thread::sleep(LOOK);
+            assert!(begun.elapsed() < TIMEOUT, "the cell does not start:\n{output}");
+            std::thread::sleep(POLL_INTERVAL);
         };
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        self.ports.is(7070, port.expect("an address has a port"));
+        self.ports.assign(7070, port.expect("an address has a port"));
         self.address = Some(address);
         self.terminals.insert(CELL.to_owned(), process);
     }
 
     /// As with ctrl-c: cells end their tasks first.
-    fn leave(&mut self) {
+    fn interrupt_cell(&mut self) {
         let terminals = std::mem::take(&mut self.terminals);
-        terminals.into_values().for_each(|one| end(one, How::Asked));
+        terminals.into_values().for_each(|one| end(one, EndMode::Interrupted));
     }
 
     fn program(&self, line: &str) -> Program {
@@ -184,16 +184,17 @@ impl Reader {
         program
     }
 
-    fn types(&mut self, page: &str, typed: &Command, again: bool) {
+    fn type_command(&mut self, page: &str, typed: &Command, again: bool) {
         let Command { line, text: command, is_endless, printed } = typed;
         println!("{page}:{line}: $ {command}");
         let begun = Instant::now();
-        let (command, is_looking) = (&self.ports.real(command), again || is_looking(command));
+        let (command, is_read_command) =
+            (&self.ports.substitute(command), again || is_read_command(command));
         let must_fail = printed.first().is_some_and(|line| line.starts_with("error:"));
         loop {
             let Output { status, stdout, stderr } = match is_endless {
                 true => self.until_printed(command, printed),
-                false => ended(self.program(command)),
+                false => wait_for_end(self.program(command)),
             };
             let (stdout, stderr) = (text(&stdout), text(&stderr));
             let found = format!("{stdout}{stderr}");
@@ -202,13 +203,13 @@ impl Reader {
             if is_as_said && is_as_meant {
                 return;
             }
-            let over = !is_looking || *is_endless || begun.elapsed() > LONGEST;
+            let over = !is_read_command || *is_endless || begun.elapsed() > COMMAND_TIMEOUT;
             assert!(
                 !over,
                 "{page}:{line}: $ {command}\n{status}\n--- said\n{}\n--- found\n{found}",
                 printed.join("\n"),
             );
-            std::thread::sleep(LOOK * 4);
+            std::thread::sleep(POLL_INTERVAL * 4);
         }
     }
 
@@ -220,11 +221,11 @@ impl Reader {
         program.process_group(0);
         let mut process = Process::start(program, &log);
         let begun = Instant::now();
-        while begun.elapsed() < LONGEST
+        while begun.elapsed() < COMMAND_TIMEOUT
             && process.is_alive()
             && !matches(expected, &process.output())
         {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let stdout = process.output().into_bytes();
         process.kill();
@@ -241,8 +242,8 @@ impl Drop for Reader {
             if process.is_alive() {
                 process.signal(Signal::INT);
             }
-            while process.is_alive() && begun.elapsed() < LONGEST {
-                std::thread::sleep(LOOK);
+            while process.is_alive() && begun.elapsed() < COMMAND_TIMEOUT {
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
@@ -254,22 +255,22 @@ fn begins_as(expected: &[String], printed: &str) -> bool {
     matches(&more, printed)
 }
 
-fn end(mut process: Process, how: How) {
+fn end(mut process: Process, how: EndMode) {
     match how {
-        How::Killed => process.kill(),
-        How::Asked => {
+        EndMode::Killed => process.kill(),
+        EndMode::Interrupted => {
             process.signal(Signal::INT);
             let begun = Instant::now();
             while process.is_alive() {
-                assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", process.output());
-                std::thread::sleep(LOOK);
+                assert!(begun.elapsed() < TIMEOUT, "it does not end:\n{}", process.output());
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }
 }
 
 /// Runs it to its end, which must come.
-fn ended(mut program: Program) -> Output {
+fn wait_for_end(mut program: Program) -> Output {
     let folder = Folder::new();
     let (out, err) = (folder.path("out"), folder.path("err"));
     let file = |path: &Path| std::fs::File::create(path).expect("a file can be made");
@@ -280,11 +281,11 @@ fn ended(mut program: Program) -> Output {
         if let Some(status) = child.try_wait().expect("a child of ours") {
             break status;
         }
-        if begun.elapsed() > LONGEST {
+        if begun.elapsed() > COMMAND_TIMEOUT {
             let _ = child.kill();
             break child.wait().expect("a child of ours");
         }
-        std::thread::sleep(LOOK / 5);
+        std::thread::sleep(POLL_INTERVAL / 5);
     };
     let read = |path: &Path| std::fs::read(path).unwrap_or_default();
     Output { status, stdout: read(&out), stderr: read(&err) }

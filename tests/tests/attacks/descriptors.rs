@@ -1,9 +1,9 @@
 //! What whoever started the agent had open is no business of tasks.
 
-use cellwright_tests::binary::{cell, said};
+use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use serde_json::json;
 use std::fs;
 use std::process::Command;
@@ -24,12 +24,12 @@ async fn no_descriptor_reaches_a_task_or_a_session() {
         if let Some(found) = is_so() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}:\n{}", process.output());
-        sleep(LOOK).await;
+        assert!(begun.elapsed() < TIMEOUT, "{what}:\n{}", process.output());
+        sleep(POLL_INTERVAL).await;
     };
     let address = until("it serves", &|| {
-        let said = process.output();
-        let rest = said.split_once("serves http://")?.1;
+        let output = process.output();
+        let rest = output.split_once("serves http://")?.1;
         rest.split_whitespace().next().map(str::to_owned)
     })
     .await;
@@ -39,13 +39,15 @@ async fn no_descriptor_reaches_a_task_or_a_session() {
         "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", script] } });
     let file = folder.path("reads.json");
     fs::write(&file, job.to_string()).expect("a file");
-    let on = |words: &[&str]| said(Command::new(cell()).args(["--master", &address]).args(words));
+    let on = |words: &[&str]| {
+        command_output(Command::new(cell()).args(["--master", &address]).args(words))
+    };
     on(&["run", file.to_str().expect("text")]).expect("it is taken");
-    let heard = until("it says all", &|| {
+    let output = until("it says all", &|| {
         on(&["logs", "dev/reads/0"]).ok().filter(|text| text.ends_with("over\n"))
     })
     .await;
-    assert_eq!(heard, "over\n");
+    assert_eq!(output, "over\n");
     let session = on(&["exec", "dev/reads/0", "--", "sh", "-c", "cat <&9 2>&1; echo over"]);
     assert!(!session.expect("a session").contains("rosebud"));
     process.kill();

@@ -1,16 +1,16 @@
 //! What a thief gets with a join token: out of command lines nothing, since none stands there; and
 //! with a replica's token, however it was stolen, neither a certificate nor the authority's key.
 
-use crate::guarded::Guarded;
-use cellwright_api::client::{Client, Settings};
+use crate::secure_master::SecureMaster;
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::error::Code;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_identity::enroll::{
     AUTHORITY_PATH, AuthorityAnswer, AuthorityRequest, JOIN_PATH, JoinReply, JoinRequest, JoinToken,
 };
 use cellwright_identity::tls::{self, Trust};
-use cellwright_tests::LOOK;
-use cellwright_tests::binary::{cell, joined, text};
+use cellwright_tests::POLL_INTERVAL;
+use cellwright_tests::binary::{cell, join_and_confirm, text};
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// Reads the command line of every process, over and over, for what is a secret.
-struct Spy {
+struct CommandLineWatcher {
     stop: Arc<AtomicBool>,
     rounds: Arc<AtomicUsize>,
     thread: std::thread::JoinHandle<Vec<String>>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "there is no event when a process starts")]
-impl Spy {
-    fn begin() -> Spy {
+impl CommandLineWatcher {
+    fn begin() -> CommandLineWatcher {
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (told, count) = (stop.clone(), rounds.clone());
+        let (stop_flag, count) = (stop.clone(), rounds.clone());
         let thread = std::thread::spawn(move || {
             let mut found = Vec::new();
-            while !told.load(Ordering::Relaxed) {
+            while !stop_flag.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
                     let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -48,14 +48,14 @@ impl Spy {
             }
             found
         });
-        Spy { stop, rounds, thread }
+        CommandLineWatcher { stop, rounds, thread }
     }
 
     /// Until every process that runs now was looked at.
     fn round(&self) {
         let before = self.rounds.load(Ordering::Relaxed);
         while self.rounds.load(Ordering::Relaxed) < before + 2 {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -67,8 +67,8 @@ impl Spy {
 
 #[tokio::test]
 async fn no_command_line_shows_a_token_while_parts_join() {
-    let master = Guarded::start().await;
-    let spy = Spy::begin();
+    let master = SecureMaster::start().await;
+    let spy = CommandLineWatcher::begin();
     // What the spy is to find, so that finding nothing else means something.
     let mut control = Command::new("sh");
     control.args(["-c", "read line", "CELL-JOIN.of-the-test"]).stdin(Stdio::piped());
@@ -84,7 +84,8 @@ async fn no_command_line_shows_a_token_while_parts_join() {
     join.args(["--master", &master.address, "--advertise", "127.0.0.1:1"]);
     join.arg("--data-dir").arg(master.folder.path("m2"));
     join.arg("--config").arg(master.folder.path("m2.toml"));
-    let confirmed = joined(&mut join, |print| master.cell(&["master", "confirm", "m2", print]));
+    let confirmed =
+        join_and_confirm(&mut join, |print| master.cell(&["master", "confirm", "m2", print]));
     confirmed.expect("a replica joins");
     assert!(master.folder.path("m2/identity/authority.key").exists());
 
@@ -113,32 +114,33 @@ async fn no_command_line_shows_a_token_while_parts_join() {
 }
 
 /// A client that knows the cell by the token alone.
-fn stranger(master: &Guarded, token: &JoinToken) -> Client {
+fn stranger(master: &SecureMaster, token: &JoinToken) -> Client {
     let trust = Trust::Fingerprint(token.fingerprint.clone());
-    let tls = Some(Arc::new(tls::client(&trust, None).expect("a client")));
-    Client::new(Settings { tls, ..Settings::new(vec![master.address.clone()]) }).expect("a client")
+    let tls = Some(Arc::new(tls::client_config(&trust, None).expect("a client")));
+    Client::new(ApiClientConfig { tls, ..ApiClientConfig::new(vec![master.address.clone()]) })
+        .expect("a client")
 }
 
 #[tokio::test]
 async fn a_stolen_token_of_a_replica_gets_no_key() {
-    let master = Guarded::start().await;
+    let master = SecureMaster::start().await;
     let file = master.token("--replica", "m2");
     let written = std::fs::read_to_string(&file).expect("a token");
     let token = JoinToken::parse(&written).expect("a token");
     let thief = stranger(&master, &token);
-    let signing_request = token.signing_key(&[]).expect("a key").signing_request;
+    let signing_request = token.generate_key(&[]).expect("a key").signing_request;
     let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
     // The thief is first, and asks on and on.
     for _ in 0..3 {
         let reply: JoinReply = thief.call_internal(JOIN_PATH, &request).await.expect("an answer");
         assert!(matches!(reply, JoinReply::Waiting(_)), "nothing is given");
     }
-    let asked = AuthorityRequest { protocol: PROTOCOL };
-    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
+    let authority_request = AuthorityRequest { protocol: PROTOCOL };
+    let key = thief.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &authority_request).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::Unauthenticated));
     // Nor does a part of the cell get it with its own certificate.
     let agent = master.join("n1");
-    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &asked).await;
+    let key = agent.call_internal::<_, AuthorityAnswer>(AUTHORITY_PATH, &authority_request).await;
     assert_eq!(key.err().and_then(|error| error.code()), Some(Code::NotAllowed));
 
     // The honest newcomer hears of it, and what it shows is not what waits.
@@ -147,8 +149,9 @@ async fn a_stolen_token_of_a_replica_gets_no_key() {
     join.args(["--master", &master.address, "--advertise", "127.0.0.1:1"]);
     join.arg("--data-dir").arg(master.folder.path("m2"));
     join.arg("--config").arg(master.folder.path("m2.toml"));
-    let refused = joined(&mut join, |_| Ok(String::new())).expect_err("somebody was quicker");
-    assert!(refused.contains("used before"), "{refused}");
+    let rejection =
+        join_and_confirm(&mut join, |_| Ok(String::new())).expect_err("somebody was quicker");
+    assert!(rejection.contains("used before"), "{rejection}");
     let listed = master.cell(&["master", "ls"]).expect("who waits");
     assert!(listed.contains("waits to be confirmed") && listed.contains("127.0.0.1"), "{listed}");
     let other = "0000-0000-0000-0000-0000-0000-0000-0000";
@@ -164,7 +167,7 @@ async fn a_stolen_token_of_a_replica_gets_no_key() {
 /// At a terminal over whose shoulder somebody looks.
 #[tokio::test]
 async fn a_token_that_is_typed_is_not_seen() {
-    let master = Guarded::start().await;
+    let master = SecureMaster::start().await;
     let token = std::fs::read_to_string(master.token("--agent", "n1")).expect("a token");
     let config = master.folder.path("n1.toml");
     let join = format!("{} agent join --master {}", cell().display(), master.address);
@@ -189,8 +192,8 @@ async fn a_token_that_is_typed_is_not_seen() {
 
 #[tokio::test]
 async fn join_tokens_live_for_a_quarter_of_an_hour_at_most() {
-    let master = Guarded::start().await;
+    let master = SecureMaster::start().await;
     let long = ["token", "create", "--agent", "n1", "--valid-for", "16m"];
-    let refused = master.cell(&long).expect_err("too long");
-    assert!(refused.contains("valid_for") && refused.contains("15 min"), "{refused}");
+    let rejection = master.cell(&long).expect_err("too long");
+    assert!(rejection.contains("valid_for") && rejection.contains("15 min"), "{rejection}");
 }

@@ -5,13 +5,13 @@
 mod derived_tokens;
 mod descriptors;
 mod dev_access;
-mod dismissed_agent;
 mod durable_files;
-mod guarded;
 mod join_tokens;
 mod oracles;
 mod other_accounts;
 mod overload;
+mod revoked_agent;
+mod secure_master;
 mod terminals;
 mod users;
 mod volumes;

@@ -2,7 +2,7 @@
 //! was. Outcomes and counts are looked at and no times.
 
 use cellwright_agent::open_files;
-use cellwright_api::client::{Change, Client, ClientError, Settings};
+use cellwright_api::client::{ApiClientConfig, ChangeOptions, Client, ClientError};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
     Changed, CheckpointView, NodeSpec, One, ResourceView, SetResource, SqlAnswer, SqlQuery,
@@ -12,12 +12,12 @@ use cellwright_cell::ephemeral::CapacityChange;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::time::Span;
-use cellwright_tests::alone::{guarded_master_with, open_cell};
-use cellwright_tests::binary::{cell, said};
+use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::folder::Folder;
+use cellwright_tests::local_cell::{start_open_cell, start_secure_master_with};
 use cellwright_tests::process::Process;
 use cellwright_tests::replicas::settings;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use hyper::Method;
 use serde_json::json;
 use std::net::TcpStream as Plain;
@@ -41,7 +41,7 @@ impl Master {
     /// With settings other than the usual ones.
     async fn start_with(changes: &[(&str, &str)]) -> Master {
         let folder = Folder::new();
-        let (process, address) = guarded_master_with(&folder, changes).await;
+        let (process, address) = start_secure_master_with(&folder, changes).await;
         let master = Master { process, address, folder };
         let ready = master.client("contexts.toml").text("/readyz").await;
         assert!(ready.is_ok(), "{ready:?}\n{}", master.process.output());
@@ -51,21 +51,22 @@ impl Master {
     /// Whoever the contexts file speaks of, on connections of its own.
     fn client(&self, contexts: &str) -> Client {
         let settings = settings(&self.folder.path(contexts));
-        let settings = Settings { attempt_timeout: PATIENCE, deadline: PATIENCE, ..settings };
+        let settings = ApiClientConfig { attempt_timeout: TIMEOUT, deadline: TIMEOUT, ..settings };
         Client::new(settings).expect("a client")
     }
 
     fn user(&self, user: &str) -> Client {
         let mut command = Command::new(cell());
         command.arg("--contexts").arg(self.folder.path("contexts.toml"));
-        let context = said(command.args(["user", "add", user])).expect("a user is added");
+        let context = command_output(command.args(["user", "add", user])).expect("a user is added");
         let file = self.folder.path(user);
-        cellwright_identity::private::write_private(&file, context.as_bytes()).expect("a file");
+        cellwright_identity::private_files::write_private(&file, context.as_bytes())
+            .expect("a file");
         self.client(user)
     }
 
     /// The same master again, without anything it had in memory.
-    async fn restarted(self) -> Master {
+    async fn restart(self) -> Master {
         let Master { process, address, folder } = self;
         process.kill();
         let mut start = Command::new(cell());
@@ -73,8 +74,8 @@ impl Master {
         let mut process = Process::start(start, &folder.path("master.log"));
         let begin = Instant::now();
         while Plain::connect(&address).is_err() {
-            assert!(process.is_alive() && begin.elapsed() < PATIENCE, "{}", process.output());
-            sleep(LOOK).await;
+            assert!(process.is_alive() && begin.elapsed() < TIMEOUT, "{}", process.output());
+            sleep(POLL_INTERVAL).await;
         }
         Master { process, address, folder }
     }
@@ -89,53 +90,53 @@ fn spec(name: &str, count: u32) -> JobSpec {
 }
 
 async fn submit(client: &Client, spec: &JobSpec, key: Option<&str>) -> Result<(), ClientError> {
-    let change = Change { key: key.map(str::to_owned), ..Change::default() };
+    let change = ChangeOptions { key: key.map(str::to_owned), ..ChangeOptions::default() };
     let body = SubmitJob { owner: None, spec: spec.clone() };
     let done = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &change).await;
     done.map(drop)
 }
 
 /// The refusal itself, without what the client says around it.
-fn refusal(error: &ClientError) -> &ApiError {
+fn rejection(error: &ClientError) -> &ApiError {
     error.api().unwrap_or_else(|| panic!("a refusal, not {error}"))
 }
 
 #[tokio::test]
 async fn watches_of_one_user_are_bounded_and_others_go_on() {
-    const ASKED: usize = 160;
+    const REQUESTED: usize = 160;
     const ALLOWED: usize = 64;
     let master = Master::start().await;
     let (ann, ben) = (master.user("ann"), master.user("ben"));
     let mut held = Vec::new();
-    let mut refused = Vec::new();
-    for number in 0..ASKED {
+    let mut rejected = Vec::new();
+    for number in 0..REQUESTED {
         // On a few connections at a time, as a page or a program has them.
         let client = if number % 8 == 0 { &master.client("ann") } else { &ann };
         let path = ["/v1/watch/jobs", "/v1/watch/overview", "/v1/watch/events"][number % 3];
-        match client.download_at(&master.address, path, PATIENCE).await {
+        match client.download_at(&master.address, path, TIMEOUT).await {
             Ok(stream) => held.push(stream),
-            Err(error) => refused.push(error),
+            Err(error) => rejected.push(error),
         }
     }
-    assert_eq!((held.len(), refused.len()), (ALLOWED, ASKED - ALLOWED));
-    for error in &refused {
-        let refusal = refusal(error);
+    assert_eq!((held.len(), rejected.len()), (ALLOWED, REQUESTED - ALLOWED));
+    for error in &rejected {
+        let refusal = rejection(error);
         assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
         assert_eq!(refusal.details["limit"], json!(ALLOWED), "{refusal}");
         assert_eq!(refusal.details["setting"], json!("streams_per_user"));
         assert!(refusal.retry_after().is_some());
     }
     submit(&ben, &spec("web", 1), None).await.expect("another's write");
-    let watch = ben.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await;
+    let watch = ben.download_at(&master.address, "/v1/watch/jobs", TIMEOUT).await;
     drop(watch.expect("another's stream"));
     // What is going on comes through those that were let in.
     let first = held[0].next().await.expect("a stream that goes on");
     assert!(first.is_some());
     drop(held);
     let begin = Instant::now();
-    while let Err(error) = ann.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await {
-        assert!(begin.elapsed() < PATIENCE, "places are given back: {error}");
-        sleep(LOOK).await;
+    while let Err(error) = ann.download_at(&master.address, "/v1/watch/jobs", TIMEOUT).await {
+        assert!(begin.elapsed() < TIMEOUT, "places are given back: {error}");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -169,7 +170,7 @@ async fn memory_of_a_thousand_watches_is_returned() {
     for _ in 0..WATCHES {
         // Each on a connection of its own: buffers of connections are what takes most.
         let client = master.client("ann");
-        let mut stream = client.download_at(&master.address, "/v1/watch/jobs", PATIENCE).await;
+        let mut stream = client.download_at(&master.address, "/v1/watch/jobs", TIMEOUT).await;
         let first = stream.as_mut().expect("a watch").next().await;
         assert!(first.expect("it goes on").is_some());
         held.push(stream);
@@ -181,8 +182,8 @@ async fn memory_of_a_thousand_watches_is_returned() {
     let begin = Instant::now();
     while memory(&master.process) > before + grown / 2 {
         let now = memory(&master.process);
-        assert!(begin.elapsed() < PATIENCE, "{before} before, {grown} more in it, {now} now");
-        sleep(LOOK).await;
+        assert!(begin.elapsed() < TIMEOUT, "{before} before, {grown} more in it, {now} now");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -197,41 +198,42 @@ fn open_files_limit(process: u32) -> [String; 2] {
 /// Whoever is given few descriptors by a login shell runs out of them with a crowd of callers.
 #[tokio::test]
 async fn who_serves_may_open_all_it_can_and_its_tasks_what_it_was_given() {
-    const GIVEN: &str = "300";
+    const INITIAL_LIMIT: &str = "300";
     let folder = Folder::new();
     let mut dev = Command::new("sh");
-    dev.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, GIVEN]).arg(cell());
+    dev.args(["-c", r#"ulimit -S -n "$0" && exec "$@""#, INITIAL_LIMIT]).arg(cell());
     dev.args(["dev", "--listen", "127.0.0.1:0", "--driver", "process", "--data-dir"]);
     dev.arg(folder.path("data"));
     let process = Process::start(dev, &folder.path("cell.log"));
     let begin = Instant::now();
     let address = loop {
-        let told = process.output();
-        if let Some((_, rest)) = told.split_once("serves http://") {
+        let output = process.output();
+        if let Some((_, rest)) = output.split_once("serves http://") {
             break rest.split_whitespace().next().unwrap_or_default().to_owned();
         }
-        assert!(begin.elapsed() < PATIENCE, "the cell does not start:\n{told}");
-        sleep(LOOK).await;
+        assert!(begin.elapsed() < TIMEOUT, "the cell does not start:\n{output}");
+        sleep(POLL_INTERVAL).await;
     };
     let [soft, hard] = open_files_limit(process.id());
     let (soft, hard) = (soft.parse::<u64>().expect("a number"), hard.parse::<u64>());
     assert_eq!(soft, hard.map_or(1 << 20, |hard| hard.min(1 << 20)));
-    let told = folder.path("told");
+    let report_file = folder.path("told");
     let mut job = spec("counts", 1);
-    let script = format!("ulimit -S -n > {0}.new; mv {0}.new {0}; sleep 1000", told.display());
+    let script =
+        format!("ulimit -S -n > {0}.new; mv {0}.new {0}; sleep 1000", report_file.display());
     job.task.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
     job.task.limits.ram = 64 << 20;
-    let client = Client::new(Settings::new(vec![address])).expect("a client");
+    let client = Client::new(ApiClientConfig::new(vec![address])).expect("a client");
     let body = SubmitJob { owner: Some(Name::new("dev").expect("a name")), spec: job };
-    let any = Change::default();
+    let any = ChangeOptions::default();
     let added = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &any).await;
     added.expect("a job");
     let begin = Instant::now();
-    while !told.exists() {
-        assert!(begin.elapsed() < PATIENCE, "the task does not run:\n{}", process.output());
-        sleep(LOOK).await;
+    while !report_file.exists() {
+        assert!(begin.elapsed() < TIMEOUT, "the task does not run:\n{}", process.output());
+        sleep(POLL_INTERVAL).await;
     }
-    assert_eq!(std::fs::read_to_string(&told).expect("a file").trim(), GIVEN);
+    assert_eq!(std::fs::read_to_string(&report_file).expect("a file").trim(), INITIAL_LIMIT);
 }
 
 #[tokio::test]
@@ -239,7 +241,7 @@ async fn slow_queries_of_one_user_wait_for_each_other_and_for_nobody_else() {
     const SLOW: &str = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
                         SELECT max(i) FROM n";
     // However slow the machine is, none of them is ended before the others have had their turn.
-    let no_end = format!("sql_time = \"{}s\"", PATIENCE.as_secs());
+    let no_end = format!("sql_time = \"{}s\"", TIMEOUT.as_secs());
     let master = Master::start_with(&[("sql_time = \"30s\"", &no_end)]).await;
     let (ann, ben) = (master.user("ann"), master.user("ben"));
     let query = |text: &str| SqlQuery { query: text.into(), args: vec![], limit: None };
@@ -260,7 +262,7 @@ async fn slow_queries_of_one_user_wait_for_each_other_and_for_nobody_else() {
 }
 
 /// Sends all but the end of a body of eight mebibytes, and gives back what is answered.
-async fn unfinished(address: String, token: String) -> String {
+async fn send_unfinished_body(address: String, token: String) -> String {
     let mut stream = TcpStream::connect(&address).await.expect("a connection");
     let length = 8 << 20;
     let head = format!(
@@ -276,7 +278,7 @@ async fn unfinished(address: String, token: String) -> String {
     };
     let mut answer = vec![0; 12];
     tokio::select! {
-        read = timeout(PATIENCE, from.read_exact(&mut answer)) => {
+        read = timeout(TIMEOUT, from.read_exact(&mut answer)) => {
             read.expect("an answer in time").expect("an answer");
         }
         () = sending => {}
@@ -287,10 +289,11 @@ async fn unfinished(address: String, token: String) -> String {
 #[tokio::test]
 async fn bodies_that_never_end_are_cut_and_bounded() {
     let folder = Folder::new();
-    let (_process, address) = open_cell(&folder, &[]).await;
-    let posted = cellwright_api::dev::token_for(std::slice::from_ref(&address));
-    let token = posted.expect("the cell's own account finds its token").expose().to_owned();
-    let bodies = (0..12).map(|_| tokio::spawn(unfinished(address.clone(), token.clone())));
+    let (_process, address) = start_open_cell(&folder, &[]).await;
+    let found_token = cellwright_api::dev_token::token_for(std::slice::from_ref(&address));
+    let token = found_token.expect("the cell's own account finds its token").expose().to_owned();
+    let bodies =
+        (0..12).map(|_| tokio::spawn(send_unfinished_body(address.clone(), token.clone())));
     let mut answers = Vec::new();
     for body in bodies.collect::<Vec<_>>() {
         answers.push(body.await.expect("it ends"));
@@ -299,9 +302,9 @@ async fn bodies_that_never_end_are_cut_and_bounded() {
     // Eight of them are all that one caller may hold; those wait out their time.
     assert_eq!(count("408") + count("429"), answers.len(), "{answers:?}");
     assert!(count("408") > 0 && count("429") > 0, "{answers:?}");
-    let client = Client::new(Settings::new(vec![address])).expect("a client");
+    let client = Client::new(ApiClientConfig::new(vec![address])).expect("a client");
     let body = json!({ "name": "afterwards" });
-    let added = client.make::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
+    let added = client.create::<_, Changed>(Method::POST, "/v1/users", Some(&body)).await;
     added.expect("what was held is free again");
 }
 
@@ -316,23 +319,23 @@ async fn connections_of_one_user_are_bounded_by_its_tokens_too() {
     for _ in 0..ALLOWED {
         // Each on a connection of its own, which a stream keeps.
         let client = master.client("ann");
-        let stream = client.download_at(&master.address, watch, PATIENCE).await;
+        let stream = client.download_at(&master.address, watch, TIMEOUT).await;
         held.push(stream.expect("one of those it may have"));
     }
-    let Err(error) = ann.download_at(&master.address, watch, PATIENCE).await else {
+    let Err(error) = ann.download_at(&master.address, watch, TIMEOUT).await else {
         panic!("one too many");
     };
-    let refusal = refusal(&error);
+    let refusal = rejection(&error);
     assert_eq!(refusal.code, Code::Overloaded, "{refusal}");
     assert_eq!(refusal.details["setting"], json!("connections_per_identity"), "{refusal}");
     assert!(held[0].next().await.expect("those it has go on").is_some());
-    let other = ben.download_at(&master.address, watch, PATIENCE).await;
+    let other = ben.download_at(&master.address, watch, TIMEOUT).await;
     drop(other.expect("another's"));
     drop(held);
     let begin = Instant::now();
-    while let Err(error) = ann.download_at(&master.address, watch, PATIENCE).await {
-        assert!(begin.elapsed() < PATIENCE, "places are given back: {error}");
-        sleep(LOOK).await;
+    while let Err(error) = ann.download_at(&master.address, watch, TIMEOUT).await {
+        assert!(begin.elapsed() < TIMEOUT, "places are given back: {error}");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -340,14 +343,14 @@ async fn connections_of_one_user_are_bounded_by_its_tokens_too() {
 const JOBS: usize = 300;
 
 /// Asks for all jobs and reads the first line of what is answered, and no more.
-async fn unread(address: String, token: String) -> (String, TcpStream) {
+async fn read_first_line_only(address: String, token: String) -> (String, TcpStream) {
     let mut stream = TcpStream::connect(&address).await.expect("a connection");
     let head = format!(
         "GET /v1/jobs?limit={JOBS} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.expect("the head is sent");
     let mut answer = vec![0; 12];
-    let read = timeout(PATIENCE, stream.read_exact(&mut answer)).await;
+    let read = timeout(TIMEOUT, stream.read_exact(&mut answer)).await;
     read.expect("an answer in time").expect("an answer");
     (String::from_utf8_lossy(&answer).into_owned(), stream)
 }
@@ -355,33 +358,36 @@ async fn unread(address: String, token: String) -> (String, TcpStream) {
 #[tokio::test]
 async fn answers_that_nobody_reads_are_bounded() {
     let folder = Folder::new();
-    let (_process, address) = open_cell(&folder, &[]).await;
-    let client = Client::new(Settings::new(vec![address.clone()])).expect("a client");
+    let (_process, address) = start_open_cell(&folder, &[]).await;
+    let client = Client::new(ApiClientConfig::new(vec![address.clone()])).expect("a client");
     for number in 0..JOBS {
         let mut spec = spec(&format!("large-{number}"), 1);
         spec.task.env.insert("TEXT".into(), "x".repeat(60_000));
         // More than there is: it waits.
         spec.task.limits.ram = 1 << 45;
         let body = SubmitJob { owner: Some(Name::new("dev").expect("a name")), spec };
-        let any = Change::default();
+        let any = ChangeOptions::default();
         let added = client.change::<_, Changed>(Method::POST, "/v1/jobs", Some(&body), &any).await;
         added.expect("a large job");
     }
-    let posted = cellwright_api::dev::token_for(std::slice::from_ref(&address));
-    let token = posted.expect("the cell's own account finds its token").expose().to_owned();
+    let found_token = cellwright_api::dev_token::token_for(std::slice::from_ref(&address));
+    let token = found_token.expect("the cell's own account finds its token").expose().to_owned();
     let mut answers = Vec::new();
     for _ in 0..12 {
-        answers.push(unread(address.clone(), token.clone()).await);
+        answers.push(read_first_line_only(address.clone(), token.clone()).await);
     }
     let count = |status: &str| answers.iter().filter(|(said, _)| said.ends_with(status)).count();
-    let (given, refused) = (count("200"), count("429"));
+    let (given, rejected) = (count("200"), count("429"));
     // Each has 18 megabytes, and one caller may hold 64 mebibytes.
-    assert!((1..=4).contains(&given) && refused == 12 - given, "{given} given, {refused} refused");
+    assert!(
+        (1..=4).contains(&given) && rejected == 12 - given,
+        "{given} given, {rejected} refused"
+    );
     drop(answers);
     let begin = Instant::now();
-    while unread(address.clone(), token.clone()).await.0.ends_with("429") {
-        assert!(begin.elapsed() < PATIENCE, "what was held is free again");
-        sleep(LOOK).await;
+    while read_first_line_only(address.clone(), token.clone()).await.0.ends_with("429") {
+        assert!(begin.elapsed() < TIMEOUT, "what was held is free again");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -390,7 +396,7 @@ async fn what_was_refused_does_not_fill_the_state_and_nothing_is_free_of_charge(
     let master = Master::start().await;
     let (admin, ann) = (master.client("contexts.toml"), master.user("ann"));
     let saved = async || -> u64 {
-        let made = admin.make::<(), One<CheckpointView>>(Method::POST, "/v1/checkpoints", None);
+        let made = admin.create::<(), One<CheckpointView>>(Method::POST, "/v1/checkpoints", None);
         made.await.expect("a checkpoint").value.item.bytes
     };
     let before = saved().await;
@@ -398,7 +404,7 @@ async fn what_was_refused_does_not_fill_the_state_and_nothing_is_free_of_charge(
         let mut spec = spec("web", 1);
         spec.task.env.insert(format!("{number}{}", "K".repeat(60_000)), "a\0b".into());
         let error = submit(&ann, &spec, Some(&format!("key-{number}"))).await.expect_err("refused");
-        let refusal = refusal(&error);
+        let refusal = rejection(&error);
         assert_eq!(refusal.code, Code::BadField);
         assert!(refusal.message.len() < 4_000, "{} bytes", refusal.message.len());
     }
@@ -409,11 +415,11 @@ async fn what_was_refused_does_not_fill_the_state_and_nothing_is_free_of_charge(
     tiny.priority.0 = 100;
     let quota = json!({ "amount": { "cpu": 1000, "ram": 1 << 30 } });
     let path = "/v1/users/ann/quota/batch";
-    let any = Change::default();
+    let any = ChangeOptions::default();
     let granted = admin.change::<_, Changed>(Method::PUT, path, Some(&quota), &any).await;
     granted.expect("a quota");
     let error = submit(&ann, &tiny, None).await.expect_err("not for nothing");
-    assert_eq!(refusal(&error).code, Code::QuotaExceeded, "{error}");
+    assert_eq!(rejection(&error).code, Code::QuotaExceeded, "{error}");
     tiny.count = 10;
     submit(&ann, &tiny, None).await.expect("what it pays for");
 }
@@ -423,7 +429,7 @@ async fn a_resource_set_again_under_its_key_is_set_once_whoever_leads() {
     let master = Master::start().await;
     let admin = master.client("contexts.toml");
     let machine = json!({ "name": "m1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });
-    let any = Change::default();
+    let any = ChangeOptions::default();
     let added =
         admin.change::<_, Changed>(Method::POST, "/v1/machines", Some(&machine), &any).await;
     added.expect("a machine");
@@ -433,20 +439,20 @@ async fn a_resource_set_again_under_its_key_is_set_once_whoever_leads() {
         nodes: NodeSpec::Node(Name::new("m1").expect("a name")),
         lease: Span::seconds(3600),
     };
-    let change = Change { key: Some("the-same".into()), ..Change::default() };
+    let change = ChangeOptions { key: Some("the-same".into()), ..ChangeOptions::default() };
     let path = "/v1/resources/app/slot";
     let first = ann.change::<_, Changed>(Method::PUT, path, Some(&set), &change).await;
     let first = first.expect("it is set").value;
     // A leader of another life: it remembers what the log does and nothing else.
-    let master = master.restarted().await;
+    let master = master.restart().await;
     let ann = master.client("ann");
     let again = ann.change::<_, Changed>(Method::PUT, path, Some(&set), &change).await;
     let again = again.expect("the same request, and no other").value;
     assert_eq!((again.changed, first.changed), (true, true), "the first answer again");
-    let shown = ann.get::<One<ResourceView>>(path).await.expect("it is there").value.item;
-    let capacity: Vec<_> = shown.machines.iter().map(|here| here.capacity).collect();
+    let resource = ann.get::<One<ResourceView>>(path).await.expect("it is there").value.item;
+    let capacity: Vec<_> = resource.machines.iter().map(|here| here.capacity).collect();
     assert_eq!(capacity, [Some(3)], "added once");
     let other = SetResource { capacity: CapacityChange::Add(4), ..set };
     let other = ann.change::<_, Changed>(Method::PUT, path, Some(&other), &change).await;
-    assert_eq!(refusal(&other.expect_err("another request")).code, Code::KeyReused);
+    assert_eq!(rejection(&other.expect_err("another request")).code, Code::KeyReused);
 }

@@ -1,9 +1,9 @@
 //! Who a task is on its machine: a package has no say in it, and no two tasks are the same.
 
-use cellwright_tests::alone::open_cell;
-use cellwright_tests::binary::{cell, said};
+use cellwright_tests::binary::{cell, command_output};
 use cellwright_tests::folder::Folder;
-use cellwright_tests::{LOOK, PATIENCE, skip};
+use cellwright_tests::local_cell::start_open_cell;
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT, skip};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -26,7 +26,8 @@ pub struct Cell<'a> {
 
 impl Cell<'_> {
     pub fn cell(&self, words: &[&str]) -> String {
-        let done = said(Command::new(cell()).args(["--master", &self.address]).args(words));
+        let done =
+            command_output(Command::new(cell()).args(["--master", &self.address]).args(words));
         done.unwrap_or_else(|why| why)
     }
 
@@ -47,16 +48,16 @@ impl Cell<'_> {
     }
 
     /// What the job's task wrote, once it has written a line.
-    pub async fn hears(&self, name: &str, stream: &[&str]) -> String {
+    pub async fn wait_for_output(&self, name: &str, stream: &[&str]) -> String {
         let begun = Instant::now();
         let task = format!("dev/{name}/0");
         loop {
-            let heard = self.cell(&[&["logs", &task][..], stream].concat());
-            if heard.ends_with('\n') && !heard.contains("error") {
-                return heard;
+            let output = self.cell(&[&["logs", &task][..], stream].concat());
+            if output.ends_with('\n') && !output.contains("error") {
+                return output;
             }
-            assert!(begun.elapsed() < PATIENCE, "{name} says nothing: {heard}");
-            sleep(LOOK).await;
+            assert!(begun.elapsed() < TIMEOUT, "{name} says nothing: {output}");
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -78,7 +79,7 @@ impl Cell<'_> {
 }
 
 /// Whether containers can be had here.
-pub fn can() -> bool {
+pub fn can_run_containers() -> bool {
     let lacks = match Command::new("runc").arg("--version").output() {
         _ if !rustix::process::geteuid().is_root() => "containers need root".to_owned(),
         Ok(_) => return true,
@@ -103,21 +104,21 @@ fn root(folder: &Folder, name: &str, passwd: &str) -> PathBuf {
 
 #[tokio::test]
 async fn a_package_chooses_neither_its_users_outside_nor_where_things_are_mounted() {
-    if !can() {
+    if !can_run_containers() {
         return;
     }
     let folder = Folder::new();
-    let (process, address) = open_cell(&folder, &["--driver", "container"]).await;
+    let (process, address) = start_open_cell(&folder, &["--driver", "container"]).await;
     let cell = Cell { folder: &folder, address };
     let passwd = "root:x:0:0::/:/bin/sh\nnobody:x:101:70000::/:/bin/sh\nweb:x:33:33::/:\n";
     let own = root(&folder, "own", passwd);
     let mut package = cell.push("own", &own);
     package["user"] = "nobody".into();
     cell.run("outside", "exec busybox sleep 1000", &package);
-    let told = cell.hears("outside", &["--stderr"]).await;
+    let output = cell.wait_for_output("outside", &["--stderr"]).await;
     let why = "task.user: nobody; allowed: an account with numbers from 0 to 65535, not 101:70000; \
                /etc/passwd of the task's root package, line 2";
-    assert!(told.contains(why), "{told}");
+    assert!(output.contains(why), "{output}");
     package["user"] = "web".into();
     let script = "/bin/busybox id -u; echo t > /tmp/t && /bin/busybox cat /tmp/t; \
                   /bin/busybox cp /bin/busybox set && /bin/busybox chmod 4755 set; \
@@ -125,11 +126,11 @@ async fn a_package_chooses_neither_its_users_outside_nor_where_things_are_mounte
     package["command"] = json!(["/bin/sh", "-c", script]);
     cell.run("inside", "", &package);
     let begun = Instant::now();
-    while !cell.hears("inside", &[]).await.contains("done") {
-        assert!(begun.elapsed() < PATIENCE);
-        sleep(LOOK).await;
+    while !cell.wait_for_output("inside", &[]).await.contains("done") {
+        assert!(begun.elapsed() < TIMEOUT);
+        sleep(POLL_INTERVAL).await;
     }
-    assert_eq!(cell.hears("inside", &[]).await, "33\nt\ndone\n");
+    assert_eq!(cell.wait_for_output("inside", &[]).await, "33\nt\ndone\n");
     let file = |attempt: &PathBuf| attempt.join("work/set");
     let made = cell.attempts().into_iter().find(|attempt| file(attempt).exists()).expect("a file");
     let about = fs::metadata(file(&made)).expect("it is there");
@@ -140,29 +141,29 @@ async fn a_package_chooses_neither_its_users_outside_nor_where_things_are_mounte
     stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     // A program of its own first: until then it has root's rights to pass through folders.
     stranger.args(["sh", "-c", r#"exec "$0" true"#]).arg(file(&made));
-    let tried = said(&mut stranger).expect_err("a stranger runs it");
+    let tried = command_output(&mut stranger).expect_err("a stranger runs it");
     assert!(tried.contains("Permission denied"), "{tried}");
     symlink("bin", own.join("work")).expect("a link");
     let mut linked = cell.push("linked", &own);
     linked["command"] = json!(["/bin/sh", "-c", "exec /bin/busybox sleep 1000"]);
     cell.run("linked", "", &linked);
-    let told = cell.hears("linked", &["--stderr"]).await;
-    assert!(told.contains("mount target /work: /work is a link in the package"), "{told}");
+    let output = cell.wait_for_output("linked", &["--stderr"]).await;
+    assert!(output.contains("mount target /work: /work is a link in the package"), "{output}");
     process.kill();
 }
 
 async fn ports_are_not_shared(driver: &str) {
     let folder = Folder::new();
-    let (process, address) = open_cell(&folder, &["--driver", driver]).await;
+    let (process, address) = start_open_cell(&folder, &["--driver", driver]).await;
     let cell = Cell { folder: &folder, address };
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let number = port.local_addr().expect("it has an address").port().to_string();
     drop(port);
     let env = json!({ "env": { "PORT": number } });
     cell.run("owner", LISTEN, &env);
-    assert_eq!(cell.hears("owner", &[]).await, "has it\n", "{driver}");
+    assert_eq!(cell.wait_for_output("owner", &[]).await, "has it\n", "{driver}");
     cell.run("thief", LISTEN, &env);
-    assert_eq!(cell.hears("thief", &[]).await, "Address already in use\n", "{driver}");
+    assert_eq!(cell.wait_for_output("thief", &[]).await, "Address already in use\n", "{driver}");
     let owners: Vec<u32> = cell
         .attempts()
         .iter()
@@ -174,14 +175,14 @@ async fn ports_are_not_shared(driver: &str) {
 
 #[tokio::test]
 async fn a_neighbour_in_a_container_does_not_share_a_port() {
-    if can() {
+    if can_run_containers() {
         ports_are_not_shared("container").await;
     }
 }
 
 #[tokio::test]
 async fn a_neighbour_that_is_a_plain_process_does_not_share_a_port() {
-    if can() {
+    if can_run_containers() {
         ports_are_not_shared("process").await;
     }
 }
@@ -200,15 +201,16 @@ const SET_ID: &str = r#"cd /data; cp /bin/true set; chmod 4755 set; chmod 2755 s
 /// Whoever borrows a folder of the machine is an account of the machine, and so are others.
 #[tokio::test]
 async fn neighbours_that_borrow_as_one_account_share_no_port_and_leave_no_program_of_theirs() {
-    if !can() {
+    if !can_run_containers() {
         return;
     }
     let folder = Folder::new();
-    let lent = folder.path("lent");
-    fs::create_dir(&lent).expect("a folder");
-    fs::set_permissions(&lent, fs::Permissions::from_mode(0o777)).expect("a mode");
-    let lend = lent.to_str().expect("a path");
-    let (process, address) = open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
+    let shared = folder.path("lent");
+    fs::create_dir(&shared).expect("a folder");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).expect("a mode");
+    let lend = shared.to_str().expect("a path");
+    let (process, address) =
+        start_open_cell(&folder, &["--driver", "container", "--lend", lend]).await;
     let cell = Cell { folder: &folder, address };
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
     let number = port.local_addr().expect("it has an address").port().to_string();
@@ -216,12 +218,13 @@ async fn neighbours_that_borrow_as_one_account_share_no_port_and_leave_no_progra
     let volume = json!({ "source": lend, "target": "/data", "writable": true });
     let more = json!({ "env": { "PORT": number }, "isolation": { "volumes": [volume] } });
     cell.run("owner", SHARE, &more);
-    assert_eq!(cell.hears("owner", &[]).await, "alone: has it\n");
+    assert_eq!(cell.wait_for_output("owner", &[]).await, "alone: has it\n");
     cell.run("thief", SHARE, &more);
-    assert_eq!(cell.hears("thief", &[]).await, "alone: Address already in use\n");
+    assert_eq!(cell.wait_for_output("thief", &[]).await, "alone: Address already in use\n");
     cell.run("sets", SET_ID, &more);
-    assert_eq!(cell.hears("sets", &[]).await, "tried\n");
-    let made: Vec<PathBuf> = fs::read_dir(&lent).expect("it").flatten().map(|e| e.path()).collect();
+    assert_eq!(cell.wait_for_output("sets", &[]).await, "tried\n");
+    let made: Vec<PathBuf> =
+        fs::read_dir(&shared).expect("it").flatten().map(|e| e.path()).collect();
     assert!(made.iter().any(|path| path.ends_with("set")), "{made:?}");
     for path in made {
         let mode = fs::metadata(&path).expect("it is there").mode();

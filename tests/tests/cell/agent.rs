@@ -1,11 +1,11 @@
 //! The agent by the real binary, with real programs: ends are known, pids stay whatever dies around
 //! them, and nothing is left behind.
 
-use crate::support::{self, Folder, PATIENCE, Running, free_address, said};
-use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
+use crate::support::{self, Folder, Running, TIMEOUT, free_address, stdout_of};
+use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
 use cellwright_api::types::TaskView;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub fn dev(folder: &Folder) -> (Running, String) {
     let data = folder.path("data");
     // Programs of these tests meet in a folder of the machine, which containers do not see.
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "process"];
-    let running = Running::start(&args);
+    let running = Running::spawn_args(&args);
     let address = running.address();
     (running, address)
 }
@@ -32,27 +32,27 @@ pub fn wait(address: &str, job: &str, want: impl Fn(&TaskView) -> bool) -> Vec<T
     let key = key(job);
     let mut last = Vec::new();
     let reached = async {
-        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let client = Client::new(ApiClientConfig::new(vec![address.to_owned()])).unwrap();
         let mut watch = client.watch_jobs(&JobFilter::default(), None);
         loop {
             let event = watch.next().await.unwrap();
             let Some(view) = event.data.filter(|view| view.name == key.job) else { continue };
-            last = client.tasks(&key, &PageAt::default()).await.unwrap().value.items;
+            last = client.tasks(&key, &PageRequest::default()).await.unwrap().value.items;
             if last.len() == view.spec.count as usize && last.iter().all(&want) {
                 return last.clone();
             }
         }
     };
-    let reached = runtime.block_on(async { timeout(PATIENCE, reached).await });
+    let reached = runtime.block_on(async { timeout(TIMEOUT, reached).await });
     reached.unwrap_or_else(|_| panic!("{job} never came to be as wanted: {last:#?}"))
 }
 
-pub fn runs(attempt: u32) -> impl Fn(&TaskView) -> bool {
+pub fn is_running_attempt(attempt: u32) -> impl Fn(&TaskView) -> bool {
     move |task| task.state == TaskState::Running && task.attempt == attempt
 }
 
 fn failed(task: &TaskView, code: i32) -> bool {
-    task.state == TaskState::Dead(Fate::Failed(ExitClass::Code(code)))
+    task.state == TaskState::Dead(TaskOutcome::Failed(ExitClass::Code(code)))
 }
 
 /// Submits a job of shell scripts; `SHARED` is the test's folder.
@@ -77,7 +77,7 @@ pub fn submit(folder: &Folder, address: &str, job: &str, count: u32, script: &st
     }
     let file = folder.path(&format!("{job}.json"));
     fs::write(&file, spec.to_string()).unwrap();
-    said(&["--master", address, "run", &file]);
+    stdout_of(&["--master", address, "run", &file]);
 }
 
 fn pids(folder: &Folder, name: &str) -> Vec<u32> {
@@ -107,7 +107,7 @@ pub fn make_fifo(path: &str) {
 }
 
 /// A program that says who it is, waits to be let go and ends with a code of its own.
-const WAITS: &str = r#"echo $$ >> "$SHARED/pid$CELL_INDEX"
+const WAITING_SCRIPT: &str = r#"echo $$ >> "$SHARED/pid$CELL_INDEX"
     read word < "$SHARED/go$CELL_INDEX"; exit $((10 + CELL_INDEX))"#;
 
 /// The shim of a task of that pid.
@@ -135,8 +135,8 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
     submit(&folder, &address, "three", 1, script, &spec);
     wait(&address, "three", |task| failed(task, 3));
     assert_eq!(fs::read_to_string(folder.path("told")).unwrap(), "dev three 0 1 local\n");
-    let shown = said(&["--master", &address, "job", "status", "dev/three"]);
-    assert!(shown.contains("exit code 3"), "{shown}");
+    let displayed = stdout_of(&["--master", &address, "job", "status", "dev/three"]);
+    assert!(displayed.contains("exit code 3"), "{displayed}");
     submit(
         &folder,
         &address,
@@ -146,7 +146,7 @@ fn a_program_runs_with_what_it_was_told_and_its_exit_code_is_known() {
         r#"{ "task": { "limits": { "cpu": 1, "ram": 67108864 },
         "command": ["/absent/program"] } }"#,
     );
-    let could_not = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
+    let could_not = TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart));
     wait(&address, "absent", |task| task.state == could_not);
     running.stop();
 }
@@ -162,23 +162,23 @@ fn a_killed_service_comes_back_and_a_stopped_one_is_warned_and_leaves_nobody() {
     make_fifo(&folder.path("never"));
     let forever = r#"{ "restart": { "backoff": 1, "backoff_max": 1 } }"#;
     submit(&folder, &address, "web", 1, script, forever);
-    wait(&address, "web", runs(1));
+    wait(&address, "web", is_running_attempt(1));
     // The pid is written after the start that is told.
     let first = first_line(&folder, "pid");
     kill("-KILL", first);
-    wait(&address, "web", runs(2));
+    wait(&address, "web", is_running_attempt(2));
     let all = |name: &str| pids(&folder, name);
     assert!(!is_alive(first) && !is_alive(all("strays")[0]));
     assert!(!PathBuf::from(folder.path("warned")).exists());
     while all("pid").len() < 2 {
         std::thread::yield_now();
     }
-    said(&["--master", &address, "job", "stop", "dev/web"]);
-    wait(&address, "web", |task| task.state == TaskState::Dead(Fate::Killed));
+    stdout_of(&["--master", &address, "job", "stop", "dev/web"]);
+    wait(&address, "web", |task| task.state == TaskState::Dead(TaskOutcome::Killed));
     assert_eq!(fs::read_to_string(folder.path("warned")).unwrap(), "warned\n");
-    let described = said(&["--master", &address, "describe", "dev/web/0"]);
+    let described = stdout_of(&["--master", &address, "describe", "dev/web/0"]);
     assert!(described.contains("\n  warned, left within its notice\n"), "{described}");
-    let explained = said(&["--master", &address, "explain", "dev/web/0"]);
+    let explained = stdout_of(&["--master", &address, "explain", "dev/web/0"]);
     assert!(explained.contains("(warned, left within its notice)"), "{explained}");
     assert!(all("pid").into_iter().chain(all("strays")).all(|pid| !is_alive(pid)));
     running.stop();
@@ -194,10 +194,10 @@ fn the_environment_of_a_job_is_its_programs_alone() {
         "env": { "LD_PRELOAD": "/absent/library.so" }, "notice": 0,
     }});
     submit(&folder, &address, "preload", 1, "", &more.to_string());
-    wait(&address, "preload", |task| task.state == TaskState::Dead(Fate::Finished));
-    let said = said(&["--master", &address, "logs", "--stderr", "dev/preload/0"]);
+    wait(&address, "preload", |task| task.state == TaskState::Dead(TaskOutcome::Finished));
+    let printed = stdout_of(&["--master", &address, "logs", "--stderr", "dev/preload/0"]);
     // The loader of the program complains, and no other.
-    assert_eq!(said.matches("/absent/library.so").count(), 1, "{said}");
+    assert_eq!(printed.matches("/absent/library.so").count(), 1, "{printed}");
     running.stop();
 }
 
@@ -213,16 +213,16 @@ fn a_program_whose_name_is_no_text_and_that_hears_no_warning_is_killed_all_the_s
         "env": { "SHARED": folder.path("") }, "notice": 200,
     }});
     submit(&folder, &address, "odd", 1, script, &more.to_string());
-    wait(&address, "odd", runs(1));
+    wait(&address, "odd", is_running_attempt(1));
     while pids(&folder, "pids").len() < 2 {
         std::thread::yield_now();
     }
-    said(&["--master", &address, "job", "stop", "dev/odd"]);
-    wait(&address, "odd", |task| task.state == TaskState::Dead(Fate::Killed));
+    stdout_of(&["--master", &address, "job", "stop", "dev/odd"]);
+    wait(&address, "odd", |task| task.state == TaskState::Dead(TaskOutcome::Killed));
     for pid in pids(&folder, "pids") {
         assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "{pid} is left");
     }
-    let described = said(&["--master", &address, "describe", "dev/odd/0"]);
+    let described = stdout_of(&["--master", &address, "describe", "dev/odd/0"]);
     assert!(described.contains("\n  warned, killed when its notice was over\n"), "{described}");
     running.stop();
 }
@@ -242,52 +242,58 @@ fn a_cell_that_is_stopped_stops_its_tasks_and_one_that_is_killed_finds_them_agai
     let folder = Folder::new();
     make_fifo(&folder.path("go0"));
     let (running, address) = dev(&folder);
-    submit(&folder, &address, "waits", 1, WAITS, "{}");
-    wait(&address, "waits", runs(1));
+    submit(&folder, &address, "waits", 1, WAITING_SCRIPT, "{}");
+    wait(&address, "waits", is_running_attempt(1));
     let pid = first_line(&folder, "pid0");
     running.kill();
     assert!(is_alive(pid));
     let (running, address) = dev(&folder);
-    wait(&address, "waits", runs(1));
+    wait(&address, "waits", is_running_attempt(1));
     assert!(is_alive(pid));
     running.stop();
     assert!(!is_alive(pid));
     let (running, address) = dev(&folder);
-    wait(&address, "waits", runs(2));
+    wait(&address, "waits", is_running_attempt(2));
     fs::write(folder.path("go0"), "go\n").unwrap();
     wait(&address, "waits", |task| failed(task, 10));
     running.stop();
 }
 
 /// Master and agent as processes of their own.
-pub struct Apart {
+pub struct SplitCell {
     pub folder: Folder,
     pub address: String,
 }
 
-impl Apart {
-    pub fn new() -> Apart {
+impl SplitCell {
+    pub fn new() -> SplitCell {
         let folder = Folder::new();
         let data = folder.path("agent");
         fs::DirBuilder::new().mode(0o711).create(&data).unwrap();
         let config = format!("name = \"m1\"\ndata_dir = {data:?}\ndriver = \"process\"\n");
         fs::write(folder.path("agent.toml"), config).unwrap();
-        Apart { folder, address: free_address() }
+        SplitCell { folder, address: free_address() }
     }
 
     pub fn master(&self) -> Running {
         let data = self.folder.path("data");
         let args = ["master", "start", "--dev", "--data-dir", &data, "--listen", &self.address];
-        let running = Running::start(&args);
+        let running = Running::spawn_args(&args);
         running.address();
         running
     }
 
     pub fn agent(&self) -> Running {
         let config = self.folder.path("agent.toml");
-        let running =
-            Running::start(&["--master", &self.address, "agent", "start", "--config", &config]);
-        running.hear("cell agent of m1");
+        let running = Running::spawn_args(&[
+            "--master",
+            &self.address,
+            "agent",
+            "start",
+            "--config",
+            &config,
+        ]);
+        running.wait_for_line("cell agent of m1");
         running
     }
 
@@ -296,8 +302,8 @@ impl Apart {
         for index in 0..count {
             make_fifo(&self.folder.path(&format!("go{index}")));
         }
-        submit(&self.folder, &self.address, "waits", count, WAITS, "{}");
-        wait(&self.address, "waits", runs(1));
+        submit(&self.folder, &self.address, "waits", count, WAITING_SCRIPT, "{}");
+        wait(&self.address, "waits", is_running_attempt(1));
         (0..count).map(|index| first_line(&self.folder, &format!("pid{index}"))).collect()
     }
 
@@ -320,7 +326,7 @@ impl Apart {
 
 #[test]
 fn an_agent_that_is_killed_again_and_again_changes_no_pid_and_loses_no_exit_code() {
-    let cell = Apart::new();
+    let cell = SplitCell::new();
     let master = cell.master();
     let mut agent = cell.agent();
     let pids = cell.tasks(5);
@@ -343,7 +349,7 @@ fn an_agent_that_is_killed_again_and_again_changes_no_pid_and_loses_no_exit_code
 
 #[test]
 fn tasks_run_and_end_while_the_masters_are_away() {
-    let cell = Apart::new();
+    let cell = SplitCell::new();
     let master = cell.master();
     let agent = cell.agent();
     let pids = cell.tasks(2);
@@ -358,21 +364,21 @@ fn tasks_run_and_end_while_the_masters_are_away() {
 
 #[test]
 fn a_task_whose_shim_is_killed_is_swept_away_and_placed_again() {
-    let cell = Apart::new();
+    let cell = SplitCell::new();
     let master = cell.master();
     let agent = cell.agent();
     let pids = cell.tasks(1);
     kill("-KILL", parent(pids[0]));
-    wait(&cell.address, "waits", runs(2));
+    wait(&cell.address, "waits", is_running_attempt(2));
     assert!(!is_alive(pids[0]));
     // Two agents in one folder would both start what is ordered.
     let config = cell.folder.path("agent.toml");
     let second = ["--master", &cell.address, "agent", "start", "--config", &config];
-    let refused = support::cell(&second);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(support::text(&refused.stderr).contains("another agent runs"));
-    said(&["--master", &cell.address, "job", "stop", "dev/waits"]);
-    wait(&cell.address, "waits", |task| task.state == TaskState::Dead(Fate::Killed));
+    let rejected = support::cell(&second);
+    assert_eq!(rejected.status.code(), Some(1));
+    assert!(support::text(&rejected.stderr).contains("another agent runs"));
+    stdout_of(&["--master", &cell.address, "job", "stop", "dev/waits"]);
+    wait(&cell.address, "waits", |task| task.state == TaskState::Dead(TaskOutcome::Killed));
     agent.stop();
     master.stop();
 }
@@ -402,12 +408,12 @@ fn health_decides_when_a_task_runs_and_whether_it_is_started_again() {
     // Started, and not running before it is well.
     wait(&address, "web", |task| task.state == TaskState::Assigned);
     fs::write(folder.path("state"), "well").unwrap();
-    wait(&address, "web", runs(1));
+    wait(&address, "web", is_running_attempt(1));
     fs::write(folder.path("state"), "ill").unwrap();
     wait(&address, "web", |task| task.attempt == 2);
     assert!(!is_alive(first));
     fs::write(folder.path("state"), "well").unwrap();
-    wait(&address, "web", runs(2));
+    wait(&address, "web", is_running_attempt(2));
     running.stop();
 }
 
@@ -421,18 +427,18 @@ fn output_is_shown_and_followed_to_the_end_and_a_task_that_runs_too_long_is_kill
         "command": ["sh", "-c", script], "env": { "SHARED": folder.path("") } });
     let spec = serde_json::json!({ "task": task }).to_string();
     submit(&folder, &address, "talks", 1, script, &spec);
-    wait(&address, "talks", runs(1));
+    wait(&address, "talks", is_running_attempt(1));
     let args = ["--master", &address, "logs", "dev/talks/0", "--follow"];
-    let follower = Running::start(&args);
-    follower.hear("one");
+    let follower = Running::spawn_args(&args);
+    follower.wait_for_line("one");
     fs::write(folder.path("go"), "go\n").unwrap();
-    follower.hear("two");
-    let timed_out = TaskState::Dead(Fate::Failed(ExitClass::TimedOut));
+    follower.wait_for_line("two");
+    let timed_out = TaskState::Dead(TaskOutcome::Failed(ExitClass::TimedOut));
     wait(&address, "talks", |task| task.state == timed_out);
-    follower.ended();
-    assert_eq!(said(&["--master", &address, "logs", "dev/talks"]), "one\ntwo\n");
-    assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--stderr"]), "problem\n");
-    assert_eq!(said(&["--master", &address, "logs", "dev/talks", "--tail", "1"]), "two\n");
+    follower.wait_success();
+    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks"]), "one\ntwo\n");
+    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks", "--stderr"]), "problem\n");
+    assert_eq!(stdout_of(&["--master", &address, "logs", "dev/talks", "--tail", "1"]), "two\n");
     let absent = support::cell(&["--master", &address, "logs", "dev/talks", "--attempt", "7"]);
     assert!(support::text(&absent.stderr).contains("has been placed once"), "{absent:?}");
     running.stop();
@@ -456,7 +462,7 @@ fn a_shim_begins_once() {
         "logs": { "file_bytes": 4096, "files": 2, "rate": 4096 },
     });
     let path = PathBuf::from(folder.path("launch"));
-    cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Keep::Process)
+    cellwright_agent::record::write(&path, &launch, cellwright_agent::record::Durability::Process)
         .unwrap();
     let both = [shim().spawn().unwrap(), shim().spawn().unwrap()];
     for mut one in both {
@@ -476,7 +482,7 @@ fn given_port(folder: &Folder, address: &str, job: &str) -> u16 {
         "command": ["sh", "-c", "exec sleep 1000"],
     }});
     submit(folder, address, job, 1, "", &spec.to_string());
-    wait(address, job, runs(1))[0].ports[0]
+    wait(address, job, is_running_attempt(1))[0].ports[0]
 }
 
 /// The ports that tasks of the cell's machine are given.

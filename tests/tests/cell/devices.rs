@@ -1,25 +1,25 @@
 //! Devices by the real binary: what a machine lends is asked for, told to the task and open to it
 //! in its container, and to nobody else there.
 
-use crate::agent::{runs, wait};
-use crate::contain::can;
-use crate::support::{Folder, Running, free_address, said};
-use cellwright_cell::task::{Fate, TaskState};
+use crate::agent::{is_running_attempt, wait};
+use crate::containers::can_run;
+use crate::support::{Folder, Running, free_address, stdout_of};
+use cellwright_cell::task::{TaskOutcome, TaskState};
 use serde_json::{Value, json as value};
 use std::fs;
 use std::process::Command;
 
 /// A machine of containers that lends two devices, both of them bottomless sources of zero bytes
 /// that no container knows by these names.
-struct Lender {
+struct DeviceCell {
     folder: Folder,
     address: String,
     master: Option<Running>,
     agent: Option<Running>,
 }
 
-impl Lender {
-    fn open() -> Lender {
+impl DeviceCell {
+    fn open() -> DeviceCell {
         let folder = Folder::new();
         for name in ["left", "right"] {
             let made =
@@ -37,18 +37,19 @@ impl Lender {
         fs::write(folder.path("agent.toml"), config).unwrap();
         let masters = folder.path("masters");
         let dev = ["master", "start", "--dev", "--data-dir", &masters, "--listen", &address];
-        let master = Running::start(&dev);
+        let master = Running::spawn_args(&dev);
         master.address();
         let file = folder.path("agent.toml");
-        let agent = Running::start(&["--master", &address, "agent", "start", "--config", &file]);
-        agent.hear("cell agent of m1");
-        Lender { folder, address, master: Some(master), agent: Some(agent) }
+        let agent =
+            Running::spawn_args(&["--master", &address, "agent", "start", "--config", &file]);
+        agent.wait_for_line("cell agent of m1");
+        DeviceCell { folder, address, master: Some(master), agent: Some(agent) }
     }
 
     fn submit(&self, spec: &Value) {
         let file = self.folder.path("job.json");
         fs::write(&file, spec.to_string()).unwrap();
-        said(&["--master", &self.address, "run", &file]);
+        stdout_of(&["--master", &self.address, "run", &file]);
     }
 
     /// A job of one task that runs `script` once.
@@ -62,13 +63,18 @@ impl Lender {
     }
 
     /// What the task said, once it has ended well.
-    fn heard(&self, job: &str) -> String {
+    fn log_of(&self, job: &str) -> String {
         let ended = wait(&self.address, job, |task| matches!(task.state, TaskState::Dead(_)));
         let log = |stream: &[&str]| {
             let name = format!("dev/{job}/0");
-            said(&[&["--master", &self.address, "logs", &name][..], stream].concat())
+            stdout_of(&[&["--master", &self.address, "logs", &name][..], stream].concat())
         };
-        assert_eq!(ended[0].state, TaskState::Dead(Fate::Finished), "{}", log(&["--stderr"]));
+        assert_eq!(
+            ended[0].state,
+            TaskState::Dead(TaskOutcome::Finished),
+            "{}",
+            log(&["--stderr"])
+        );
         log(&[])
     }
 
@@ -79,18 +85,18 @@ impl Lender {
     }
 }
 
-impl Drop for Lender {
+impl Drop for DeviceCell {
     fn drop(&mut self) {
         for running in [self.agent.take(), self.master.take()].into_iter().flatten() {
             let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
-            running.ended();
+            running.wait_success();
         }
     }
 }
 
 /// Tells its devices, and tries every device there might be: by the names that are lent, and by
 /// nodes of its own making.
-const LOOKS: &str = "echo devices: $CELL_DEVICES
+const DEVICE_SCRIPT: &str = "echo devices: $CELL_DEVICES
     test -z \"$CELL_DEVICES_FILE\" || cat $CELL_DEVICES_FILE
     for name in left right; do
         head -c 3 /dev/$name 2> /dev/null | wc -c
@@ -101,41 +107,41 @@ const LOOKS: &str = "echo devices: $CELL_DEVICES
 
 #[test]
 fn a_device_is_open_to_the_task_that_was_given_it_and_to_no_other() {
-    if !can("devices") {
+    if !can_run("devices") {
         return;
     }
-    let lender = Lender::open();
-    lender.run("given", LOOKS, &value!([{ "kind": "spring", "models": ["small"] }]));
+    let lender = DeviceCell::open();
+    lender.run("given", DEVICE_SCRIPT, &value!([{ "kind": "spring", "models": ["small"] }]));
     let want = "devices: S-1\nspring small S-1 1000 /dev/left\n3\n0\n600 65534\n";
-    assert_eq!(lender.heard("given"), want);
-    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
-    assert!(shown.contains("spring small, 1000 of 1000 free"), "{shown}");
-    lender.run("other", LOOKS, &value!([]));
-    assert_eq!(lender.heard("other"), "devices:\n0\n0\n");
+    assert_eq!(lender.log_of("given"), want);
+    let displayed = stdout_of(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(displayed.contains("spring small, 1000 of 1000 free"), "{displayed}");
+    lender.run("other", DEVICE_SCRIPT, &value!([]));
+    assert_eq!(lender.log_of("other"), "devices:\n0\n0\n");
     // A share of each of two: both are there, and the machine says what is left of them.
     let halves = value!([
         { "kind": "spring", "models": ["large"], "milli": 500 },
         { "kind": "spring", "models": ["small"], "milli": 250 },
     ]);
     lender.run("both", "head -c 3 /dev/left /dev/right > /dev/null && exec sleep 1000", &halves);
-    wait(&lender.address, "both", runs(1));
-    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
-    assert!(shown.contains("spring small, 750 of 1000 free"), "{shown}");
-    assert!(shown.contains("spring large, 500 of 1000 free"), "{shown}");
-    said(&["--master", &lender.address, "job", "stop", "dev/both"]);
+    wait(&lender.address, "both", is_running_attempt(1));
+    let displayed = stdout_of(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(displayed.contains("spring small, 750 of 1000 free"), "{displayed}");
+    assert!(displayed.contains("spring large, 500 of 1000 free"), "{displayed}");
+    stdout_of(&["--master", &lender.address, "job", "stop", "dev/both"]);
     lender.stop();
 }
 
 /// The first is taken out and a third put in: the second is still the second, and its holder's.
 #[test]
 fn a_device_is_its_holders_whatever_is_taken_out_or_put_in_beside_it() {
-    if !can("devices that change") {
+    if !can_run("devices that change") {
         return;
     }
-    let mut lender = Lender::open();
+    let mut lender = DeviceCell::open();
     let large = value!([{ "kind": "spring", "models": ["large"] }]);
     lender.run("holds", "exec sleep 1000", &large);
-    wait(&lender.address, "holds", runs(1));
+    wait(&lender.address, "holds", is_running_attempt(1));
     lender.agent.take().unwrap().kill();
     let third = lender.folder.path("third");
     assert!(Command::new("mknod").args([&third, "c", "1", "5"]).status().unwrap().success());
@@ -145,24 +151,25 @@ fn a_device_is_its_holders_whatever_is_taken_out_or_put_in_beside_it() {
     let (_, right) = devices.split_once("[[devices]]").unwrap();
     let third = right.replace(&lender.folder.path("right"), &third);
     fs::write(&file, format!("{top}[[devices]]{right}[[devices]]{third}")).unwrap();
-    let agent = Running::start(&["--master", &lender.address, "agent", "start", "--config", &file]);
-    agent.hear("cell agent of m1");
+    let agent =
+        Running::spawn_args(&["--master", &lender.address, "agent", "start", "--config", &file]);
+    agent.wait_for_line("cell agent of m1");
     lender.agent = Some(agent);
     lender.run("second", "cat $CELL_DEVICES_FILE", &large);
-    assert_eq!(lender.heard("second"), "spring large 1 1000 /dev/third\n");
-    wait(&lender.address, "holds", runs(1));
-    let shown = said(&["--master", &lender.address, "machine", "show", "m1"]);
-    assert!(shown.contains("spring:S-1, gone"), "{shown}");
-    said(&["--master", &lender.address, "job", "stop", "dev/holds"]);
+    assert_eq!(lender.log_of("second"), "spring large 1 1000 /dev/third\n");
+    wait(&lender.address, "holds", is_running_attempt(1));
+    let displayed = stdout_of(&["--master", &lender.address, "machine", "show", "m1"]);
+    assert!(displayed.contains("spring:S-1, gone"), "{displayed}");
+    stdout_of(&["--master", &lender.address, "job", "stop", "dev/holds"]);
     lender.stop();
 }
 
 #[test]
 fn tasks_in_an_alloc_share_its_devices() {
-    if !can("devices of an alloc") {
+    if !can_run("devices of an alloc") {
         return;
     }
-    let lender = Lender::open();
+    let lender = DeviceCell::open();
     let limits = value!({ "cpu": 300, "ram": 256 << 20 });
     let devices = value!([{ "kind": "spring", "count": 2 }]);
     let task = value!({ "limits": limits, "command": [], "devices": devices });
@@ -170,17 +177,17 @@ fn tasks_in_an_alloc_share_its_devices() {
         "name": "room", "kind": "alloc_set", "priority": 100, "task": task,
     }));
     let task = value!({
-        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", LOOKS],
+        "limits": { "cpu": 100, "ram": 64 << 20 }, "command": ["sh", "-c", DEVICE_SCRIPT],
     });
     lender.submit(&value!({
         "name": "inside", "priority": 100, "task": task,
         "alloc_set": { "user": "dev", "job": "room" },
         "restart": { "max_failures": 0, "backoff": 1, "backoff_max": 1 },
     }));
-    let said_all = lender.heard("inside");
-    let told = "spring small S-1 1000 /dev/left\nspring large 1 1000 /dev/right\n";
-    assert!(said_all.contains(told), "{said_all}");
+    let said_all = lender.log_of("inside");
+    let expected = "spring small S-1 1000 /dev/left\nspring large 1 1000 /dev/right\n";
+    assert!(said_all.contains(expected), "{said_all}");
     assert!(said_all.ends_with("3\n3\n600 65534\n600 65534\n"), "{said_all}");
-    said(&["--master", &lender.address, "job", "stop", "dev/room"]);
+    stdout_of(&["--master", &lender.address, "job", "stop", "dev/room"]);
     lender.stop();
 }

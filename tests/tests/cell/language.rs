@@ -1,7 +1,7 @@
 //! Files of jobs with the real binary: validated, formatted, begun, and run on a real cell.
 
 use super::dev;
-use super::support::{Folder, cell, json, repo, said, text};
+use super::support::{Folder, cell, json, repo, stdout_of, text};
 use std::fs::File;
 use std::path::Path;
 use std::process::Command;
@@ -28,11 +28,11 @@ fn every_example_is_right_and_in_the_usual_form() {
         assert_eq!(checked["diagnostics"], serde_json::json!([]), "{checked}");
     }
     let jsonnet: Vec<&str> = files.iter().copied().filter(|f| f.ends_with("sonnet")).collect();
-    said(&[&["fmt", "--check"][..], &jsonnet].concat());
+    stdout_of(&[&["fmt", "--check"][..], &jsonnet].concat());
 }
 
 /// `cell` in a folder of its own.
-fn there(folder: &Folder, args: &[&str]) -> (i32, String, String) {
+fn run_in_folder(folder: &Folder, args: &[&str]) -> (i32, String, String) {
     let output = Command::new(cellwright_tests::binary::cell())
         .current_dir(Path::new(&folder.0))
         .args(args)
@@ -47,10 +47,10 @@ fn what_is_wrong_is_said_at_its_line_with_exit_code_1() {
     let file = folder.path("web.jsonnet");
     std::fs::write(&file, "{ name: 'web',\n  prioirty: 200 }\n").unwrap();
     let output = cell(&["validate", &file]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("did you mean `priority`?") && said.contains(":2:3"), "{said}");
-    assert!(said.contains("error: 1 file is not right"), "{said}");
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("did you mean `priority`?") && message.contains(":2:3"), "{message}");
+    assert!(message.contains("error: 1 file is not right"), "{message}");
     assert_eq!(cell(&["validate"]).status.code(), Some(2));
     assert_eq!(cell(&["validate", "README.md"]).status.code(), Some(2));
     let output = cell(&["validate", &file, "-o", "json"]);
@@ -67,7 +67,7 @@ fn everything_wrong_with_several_files_is_said_in_one_go() {
     write("one.jsonnet", &format!("{{ a: {{ priority: 900, {fields}, command: [] }} }}\n"));
     write("two.yaml", "{name: b, priority: 1, cpu: '1', ram: lots, command: [a]}\n");
     let args = ["validate", "one.jsonnet", "none.yaml", "two.yaml", "-o", "json"];
-    let (code, out, wrong) = there(&folder, &args);
+    let (code, out, wrong) = run_in_folder(&folder, &args);
     assert_eq!(code, 2, "{wrong}");
     assert!(wrong.contains("cannot read the jobs from none.yaml"), "{wrong}");
     let checked: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -77,7 +77,7 @@ fn everything_wrong_with_several_files_is_said_in_one_go() {
     };
     let all = ["a.priority", "a.ram", "a.count", "a.gangs", "a.after", "a.command"];
     assert_eq!((fields(0), fields(1)), (all.to_vec(), vec!["ram"]), "{out}");
-    let (code, _, wrong) = there(&folder, &["validate", "one.jsonnet", "two.yaml"]);
+    let (code, _, wrong) = run_in_folder(&folder, &["validate", "one.jsonnet", "two.yaml"]);
     assert_eq!((code, wrong.matches("  = allowed: ").count()), (1, 7), "{wrong}");
     assert!(wrong.contains("error: 2 files are not right"), "{wrong}");
 }
@@ -86,17 +86,17 @@ fn everything_wrong_with_several_files_is_said_in_one_go() {
 fn a_first_file_is_written_once_and_is_right() {
     let folder = Folder::new();
     for (name, flag) in [("web", "--service"), ("sums", "--batch"), ("nightly", "--cron")] {
-        let (code, out, wrong) = there(&folder, &["init", name, flag]);
+        let (code, out, wrong) = run_in_folder(&folder, &["init", name, flag]);
         assert_eq!(code, 0, "{wrong}");
         assert!(out.contains(&format!("wrote {name}.jsonnet")), "{out}");
         let file = format!("{name}.jsonnet");
-        let (code, _, wrong) = there(&folder, &["validate", &file]);
+        let (code, _, wrong) = run_in_folder(&folder, &["validate", &file]);
         assert_eq!((code, wrong.as_str()), (0, ""));
-        let (code, out, _) = there(&folder, &["fmt", "--check", &file]);
+        let (code, out, _) = run_in_folder(&folder, &["fmt", "--check", &file]);
         assert_eq!((code, out.as_str()), (0, ""));
     }
     let before = std::fs::read_to_string(folder.path("web.jsonnet")).unwrap();
-    let (code, _, wrong) = there(&folder, &["init", "web", "--batch"]);
+    let (code, _, wrong) = run_in_folder(&folder, &["init", "web", "--batch"]);
     assert_eq!(code, 2, "{wrong}");
     assert_eq!(std::fs::read_to_string(folder.path("web.jsonnet")).unwrap(), before);
 }
@@ -106,14 +106,14 @@ fn formatting_changes_the_file_or_says_that_it_would() {
     let folder = Folder::new();
     let file = folder.path("f.jsonnet");
     std::fs::write(&file, "{a:1,\nb:2}").unwrap();
-    let (code, out, _) = there(&folder, &["fmt", "--check", "f.jsonnet"]);
+    let (code, out, _) = run_in_folder(&folder, &["fmt", "--check", "f.jsonnet"]);
     assert_eq!((code, out.as_str()), (1, "f.jsonnet: would change\n"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{a:1,\nb:2}");
-    let (code, out, _) = there(&folder, &["fmt", "f.jsonnet"]);
+    let (code, out, _) = run_in_folder(&folder, &["fmt", "f.jsonnet"]);
     assert_eq!((code, out.as_str()), (0, "f.jsonnet: changed\n"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "{ a: 1,\n  b: 2 }\n");
     std::fs::write(&file, "{a:").unwrap();
-    let (code, _, wrong) = there(&folder, &["fmt", "f.jsonnet"]);
+    let (code, _, wrong) = run_in_folder(&folder, &["fmt", "f.jsonnet"]);
     assert!(code == 1 && wrong.contains("cannot stand here"), "{wrong}");
     let schema = json(&["schema"]);
     assert!(schema["$defs"]["JobSpec"]["properties"]["ram"].is_object());
@@ -163,7 +163,7 @@ fn running_a_file_again_updates_what_differs_and_leaves_the_rest() {
         );
         std::fs::write(&file, text).unwrap();
     };
-    let run = || said(&["--master", &address, "run", &file]);
+    let run = || stdout_of(&["--master", &address, "run", &file]);
     write(1);
     let first = run();
     for line in [

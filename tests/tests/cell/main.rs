@@ -1,31 +1,31 @@
 //! A real cell by the real binary: one process for trying things out, and masters with identities.
 
-mod again;
 mod agent;
-mod common;
-mod contain;
+mod containers;
 mod devices;
-mod guard;
 mod language;
 mod names;
+mod output_forms;
 mod package;
 mod plan;
-mod reach;
 mod registry;
+mod rerun_and_labels;
+mod secure_cell;
 mod session;
-mod shown;
 mod support;
+mod task_isolation;
+mod terminal_output;
 mod updates;
 mod usage;
 mod verbs;
 mod volumes;
 
-use cellwright_api::client::{Client, JobFilter, PageAt, Settings};
+use cellwright_api::client::{ApiClientConfig, Client, JobFilter, PageRequest};
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
 use std::path::Path;
-use support::{Folder, PATIENCE, Running, cell, free_address, json, said, text};
+use support::{Folder, Running, TIMEOUT, cell, free_address, json, stdout_of, text};
 use tokio::time::timeout;
 
 /// Waits until all tasks of the job run, each placed at least this often: after a restart of the
@@ -39,31 +39,31 @@ fn wait_running(address: &str, job: &JobKey, attempt: u32) -> JobView {
 }
 
 /// Waits until the tasks of a job of dev's are as wanted.
-fn wait_for(address: &str, job: &str, wanted: impl Fn(&[TaskView]) -> bool) {
+fn wait_for(address: &str, job: &str, is_reached: impl Fn(&[TaskView]) -> bool) {
     let (user, job) = (Name::new("dev").unwrap(), Name::new(job).unwrap());
-    wait_job(address, &JobKey { user, job }, |_, tasks| wanted(tasks));
+    wait_job(address, &JobKey { user, job }, |_, tasks| is_reached(tasks));
 }
 
 fn wait_job(
     address: &str,
     job: &JobKey,
-    wanted: impl Fn(&JobView, &[TaskView]) -> bool,
+    is_reached: impl Fn(&JobView, &[TaskView]) -> bool,
 ) -> JobView {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let client = Client::new(ApiClientConfig::new(vec![address.to_owned()])).unwrap();
         let mut watch = client.watch_jobs(&JobFilter::default(), None);
         let reached = async {
             loop {
                 let event = watch.next().await.unwrap();
                 let Some(view) = event.data.filter(|view| view.name == job.job) else { continue };
-                let tasks = client.tasks(job, &PageAt::default()).await.unwrap().value.items;
-                if wanted(&view, &tasks) {
+                let tasks = client.tasks(job, &PageRequest::default()).await.unwrap().value.items;
+                if is_reached(&view, &tasks) {
                     return view;
                 }
             }
         };
-        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("{job} never was as wanted"))
+        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("{job} never was as wanted"))
     })
 }
 
@@ -71,7 +71,7 @@ fn wait_job(
 fn wait_machines(address: &str, number: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let client = Client::new(Settings::new(vec![address.to_owned()])).unwrap();
+        let client = Client::new(ApiClientConfig::new(vec![address.to_owned()])).unwrap();
         let mut watch = client.watch_events(Some("0".into()));
         let reached = async {
             loop {
@@ -82,7 +82,7 @@ fn wait_machines(address: &str, number: usize) {
                 watch.next().await.unwrap();
             }
         };
-        timeout(PATIENCE, reached).await.unwrap_or_else(|_| panic!("never {number} machines"))
+        timeout(TIMEOUT, reached).await.unwrap_or_else(|_| panic!("never {number} machines"))
     })
 }
 
@@ -90,7 +90,7 @@ fn dev(folder: &Folder, machines: &str) -> (Running, String) {
     let data = folder.path("data");
     let listen = "127.0.0.1:0";
     let args = ["dev", "--data-dir", &data, "--listen", listen, "--machines", machines];
-    let running = Running::start(&args);
+    let running = Running::spawn_args(&args);
     let address = running.address();
     (running, address)
 }
@@ -101,7 +101,7 @@ fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
     let (running, address) = dev(&folder, "3");
     let at = ["--master", &address];
     let run = [&at[..], &["run", "examples/hello.json"]].concat();
-    let next = said(&run);
+    let next = stdout_of(&run);
     assert!(next.contains("next: cell status dev/hello"), "{next}");
     let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
     let hello = JobKey { user, job };
@@ -113,13 +113,13 @@ fn a_cell_in_one_process_runs_a_job_and_has_it_again_after_kill_9() {
     // The machines died with the process: their tasks are placed again.
     let after = wait_running(&address, &hello, 2);
     assert_eq!((after.version, after.submitted_at), (before.version, before.submitted_at));
-    let shown = json(&[&at[..], &["job", "status", "dev/hello", "-o", "json"]].concat());
-    let machines = shown["tasks"].as_array().unwrap().iter().map(|task| &task["machine"]);
+    let displayed = json(&[&at[..], &["job", "status", "dev/hello", "-o", "json"]].concat());
+    let machines = displayed["tasks"].as_array().unwrap().iter().map(|task| &task["machine"]);
     assert!(machines.clone().all(|machine| machine.as_str().unwrap().starts_with("dev-")));
     assert_eq!(machines.count(), 3);
-    let events = said(&[&at[..], &["events"]].concat());
+    let events = stdout_of(&[&at[..], &["events"]].concat());
     assert!(events.lines().any(|line| line.contains("dev/hello/0")), "{events}");
-    said(&[&at[..], &["job", "stop", "dev/hello"]].concat());
+    stdout_of(&[&at[..], &["job", "stop", "dev/hello"]].concat());
     running.stop();
 }
 
@@ -132,10 +132,10 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     let spec = r#"{"name": "huge", "priority": 100, "task":
         {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&huge, spec).unwrap();
-    said(&[&at[..], &["run", &huge]].concat());
-    let again = said(&[&at[..], &["run", &huge]].concat());
+    stdout_of(&[&at[..], &["run", &huge]].concat());
+    let again = stdout_of(&[&at[..], &["run", &huge]].concat());
     assert!(again.contains("job dev/huge of 1 task: unchanged"), "{again}");
-    let why = said(&[&at[..], &["explain", "dev/huge/0"]].concat());
+    let why = stdout_of(&[&at[..], &["explain", "dev/huge/0"]].concat());
     assert!(why.contains("cpu"), "{why}");
     let check = |args: &[&str], code: i32, part: &str| {
         let output = cell(&[&at[..], args].concat());
@@ -161,9 +161,9 @@ fn what_does_not_fit_is_explained_and_what_is_wrong_is_refused_by_name() {
     let machines = json(&[&at[..], &["machine", "ls", "-o", "json"]].concat());
     assert_eq!(machines.as_array().unwrap().len(), 1);
     check(&["machine", "rm", "absent"], 1, "absent");
-    let removed = said(&[&at[..], &["machine", "rm", "dev-0"]].concat());
+    let removed = stdout_of(&[&at[..], &["machine", "rm", "dev-0"]].concat());
     assert!(removed.contains("start `cell dev` again"), "{removed}");
-    let dismissed = said(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
+    let dismissed = stdout_of(&[&at[..], &["token", "dismiss", "--scheduler", "s9"]].concat());
     assert!(dismissed.starts_with("scheduler s9 is dismissed\n"), "{dismissed}");
     let by_address = support::command(&["job", "status", "dev/huge"])
         .env("CELL_ADDR", format!("http://{address}"))
@@ -191,45 +191,45 @@ fn where_nobody_listens_is_told_soon_with_what_to_type() {
 }
 
 /// A replica's files and address.
-struct Place {
+struct ReplicaSite {
     address: String,
     config: String,
     data: String,
 }
 
-impl Place {
-    fn new(folder: &Folder, name: &str) -> Place {
+impl ReplicaSite {
+    fn new(folder: &Folder, name: &str) -> ReplicaSite {
         let config = folder.path(&format!("{name}.toml"));
-        Place { address: free_address(), config, data: folder.path(name) }
+        ReplicaSite { address: free_address(), config, data: folder.path(name) }
     }
 
     fn args(&self) -> [&str; 8] {
-        let Place { address, config, data } = self;
+        let ReplicaSite { address, config, data } = self;
         ["--advertise", address, "--listen", address, "--config", config, "--data-dir", data]
     }
 
     fn start(&self) -> Running {
-        let running = Running::start(&["master", "start", "--config", &self.config]);
+        let running = Running::spawn_args(&["master", "start", "--config", &self.config]);
         running.address();
         running
     }
 }
 
 /// Lets a replica join: an operator reads its fingerprint where it waits, and confirms it.
-fn joined(mine: &[&str], name: &str, join: &[&str]) {
-    let newcomer = Running::start(join);
-    let line = newcomer.hear("cell master confirm ");
+fn join_replica(mine: &[&str], name: &str, join: &[&str]) {
+    let newcomer = Running::spawn_args(join);
+    let line = newcomer.wait_for_line("cell master confirm ");
     let fingerprint = line.split_whitespace().last().unwrap().to_owned();
-    let listed = said(&[mine, &["master", "ls"]].concat());
+    let listed = stdout_of(&[mine, &["master", "ls"]].concat());
     assert!(listed.contains("waits to be confirmed") && listed.contains(&fingerprint), "{listed}");
     let another =
         fingerprint.replace(&fingerprint[..1], if &fingerprint[..1] == "0" { "1" } else { "0" });
     let wrong = cell(&[mine, &["master", "confirm", name, &another]].concat());
-    let refused = text(&wrong.stderr);
-    assert!(!wrong.status.success() && refused.contains("fingerprint"), "{refused}");
-    said(&[mine, &["master", "confirm", name, &fingerprint]].concat());
-    newcomer.hear("is installed");
-    newcomer.ended();
+    let rejected = text(&wrong.stderr);
+    assert!(!wrong.status.success() && rejected.contains("fingerprint"), "{rejected}");
+    stdout_of(&[mine, &["master", "confirm", name, &fingerprint]].concat());
+    newcomer.wait_for_line("is installed");
+    newcomer.wait_success();
 }
 
 #[test]
@@ -237,68 +237,73 @@ fn a_cell_with_identities_takes_in_a_replica_a_user_and_a_machine() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let (first, second) = (Place::new(&folder, "m1"), Place::new(&folder, "m2"));
+    let (first, second) = (ReplicaSite::new(&folder, "m1"), ReplicaSite::new(&folder, "m2"));
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    let made = said(&[&mine[..], &init, &first.args()].concat());
+    let made = stdout_of(&[&mine[..], &init, &first.args()].concat());
     let next = format!("cell --contexts {contexts} --context aa master status");
     assert!(made.contains(&next), "{made}");
-    let one = first.start();
+    let first_master = first.start();
     let status = || json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);
 
     let token = folder.path("m2.token");
-    said(&[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat());
+    stdout_of(
+        &[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat(),
+    );
     let join = ["master", "join", "--token-file", &token, "--master", &first.address];
-    let taken = text(&cell(&[&join[..], &first.args()].concat()).stderr);
-    assert!(taken.contains("is there already") && taken.contains("was not tried"), "{taken}");
-    joined(&mine, "m2", &[&join[..], &second.args()].concat());
-    let two = second.start();
-    two.hear("this replica votes");
+    let conflict = text(&cell(&[&join[..], &first.args()].concat()).stderr);
+    assert!(
+        conflict.contains("is there already") && conflict.contains("was not tried"),
+        "{conflict}"
+    );
+    join_replica(&mine, "m2", &[&join[..], &second.args()].concat());
+    let second_master = second.start();
+    second_master.wait_for_line("this replica votes");
     let members = status()["members"].clone();
     let votes = members.as_array().unwrap().iter().filter(|member| member["voter"] == true);
     assert_eq!(votes.count(), 2);
 
-    let known = said(&[&mine[..], &["context", "refresh"]].concat());
+    let known = stdout_of(&[&mine[..], &["context", "refresh"]].concat());
     assert!(known.contains(&first.address) && known.contains(&second.address), "{known}");
-    let context = said(&[&mine[..], &["user", "add", "ann"]].concat());
+    let context = stdout_of(&[&mine[..], &["user", "add", "ann"]].concat());
     let (file, anns) = (folder.path("ann.toml"), folder.path("anns-contexts.toml"));
     std::fs::write(&file, context).unwrap();
-    private(&file);
-    said(&["--contexts", &anns, "context", "add", &file]);
+    make_private(&file);
+    stdout_of(&["--contexts", &anns, "context", "add", &file]);
     // The administrator's own context is not overwritten by it.
     let add = [&mine[..], &["context", "add", &file]].concat();
-    let refused = text(&cell(&add).stderr);
-    assert!(refused.contains("a context \"aa\" already, with another token"), "{refused}");
-    said(&[&add[..], &["--name", "ann"]].concat());
-    let users = said(&["--contexts", &anns, "user", "ls"]);
+    let rejected = text(&cell(&add).stderr);
+    assert!(rejected.contains("a context \"aa\" already, with another token"), "{rejected}");
+    stdout_of(&[&add[..], &["--name", "ann"]].concat());
+    let users = stdout_of(&["--contexts", &anns, "user", "ls"]);
     assert!(users.contains("ann") && users.contains("admin"), "{users}");
-    let refused = cell(&["--contexts", &anns, "user", "add", "bob"]);
-    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
+    let rejected = cell(&["--contexts", &anns, "user", "add", "bob"]);
+    assert!(text(&rejected.stderr).contains("not-allowed"), "{}", text(&rejected.stderr));
 
     let token = folder.path("n1.token");
-    said(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
+    stdout_of(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
     let agent = folder.path("agent.toml");
     let join = ["agent", "join", "--token-file", &token, "--master", &first.address, "--config"];
-    let shown = std::fs::read_to_string(&token).unwrap();
-    let typed = cell(&["agent", "join", shown.trim(), "--master", &first.address]);
-    let refused = text(&typed.stderr);
-    assert!(refused.contains("stands in the command line"), "{refused}");
-    assert!(!refused.contains(shown.trim()), "{refused}");
-    said(&[&join[..], &[&agent]].concat());
+    let displayed = std::fs::read_to_string(&token).unwrap();
+    let output = cell(&["agent", "join", displayed.trim(), "--master", &first.address]);
+    let rejected = text(&output.stderr);
+    assert!(rejected.contains("stands in the command line"), "{rejected}");
+    assert!(!rejected.contains(displayed.trim()), "{rejected}");
+    stdout_of(&[&join[..], &[&agent]].concat());
     let again = cell(&[&join[..], &[&folder.path("other.toml")]].concat());
     assert_eq!(again.status.code(), Some(1), "a token is good once");
 
-    let audit = said(&[&mine[..], &["audit", "--caller", "admin"]].concat());
+    let audit = stdout_of(&[&mine[..], &["audit", "--caller", "admin"]].concat());
     assert!(audit.contains("user:admin: add user ann: done"), "{audit}");
-    let refused = cell(&["--contexts", &anns, "audit"]);
-    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
-    let tokens = said(&[&mine[..], &["token", "ls", "--user", "ann"]].concat());
+    let rejected = cell(&["--contexts", &anns, "audit"]);
+    assert!(text(&rejected.stderr).contains("not-allowed"), "{}", text(&rejected.stderr));
+    let tokens = stdout_of(&[&mine[..], &["token", "ls", "--user", "ann"]].concat());
     assert!(tokens.contains("user ann") && tokens.contains("for "), "{tokens}");
 
-    said(&[&mine[..], &["master", "remove", "m2"]].concat());
+    stdout_of(&[&mine[..], &["master", "remove", "m2"]].concat());
     assert_eq!(status()["members"].as_array().unwrap().len(), 1);
-    two.stop();
-    one.stop();
+    second_master.stop();
+    first_master.stop();
 }
 
 #[test]
@@ -306,25 +311,25 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let place = Place::new(&folder, "m1");
+    let site = ReplicaSite::new(&folder, "m1");
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &place.args()].concat());
-    let config = std::fs::read_to_string(&place.config).unwrap();
+    stdout_of(&[&mine[..], &init, &site.args()].concat());
+    let config = std::fs::read_to_string(&site.config).unwrap();
     let alone = config.replace("supervise_scheduler = true", "supervise_scheduler = false");
     assert_ne!(alone, config);
-    std::fs::write(&place.config, alone).unwrap();
-    let master = place.start();
+    std::fs::write(&site.config, alone).unwrap();
+    let master = site.start();
     let token = |kind: &str, name: &str| {
         let file = folder.path(&format!("{name}.token"));
-        said(&[&mine[..], &["token", "create", kind, name, "--token-file", &file]].concat());
+        stdout_of(&[&mine[..], &["token", "create", kind, name, "--token-file", &file]].concat());
         file
     };
     let identity = folder.path("scheduler.toml");
     let join = |token: &str, identity: &str| -> Vec<String> {
-        let words = ["scheduler", "--join", "--token-file", token, "--master", &place.address];
+        let words = ["scheduler", "--join", "--token-file", token, "--master", &site.address];
         words.iter().copied().chain(["--identity", identity]).map(str::to_owned).collect()
     };
-    let refused = |words: &[String], part: &str| {
+    let rejected = |words: &[String], part: &str| {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let output = cell(&words);
         let error = text(&output.stderr);
@@ -334,23 +339,23 @@ fn a_scheduler_apart_joins_with_a_token_and_is_started_again_without() {
     let spec = r#"{"name": "waits", "priority": 0, "task":
         {"limits": {"cpu": 1, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&job, spec).unwrap();
-    said(&[&mine[..], &["run", &job]].concat());
+    stdout_of(&[&mine[..], &["run", &job]].concat());
     assert_eq!(obstacles(&mine, "admin/waits/0"), ["lane-not-served"]);
-    refused(&join(&token("--agent", "n1"), &identity), "not for a scheduler");
+    rejected(&join(&token("--agent", "n1"), &identity), "not for a scheduler");
     let good = join(&token("--scheduler", "s1"), &identity);
     let words: Vec<&str> = good.iter().map(String::as_str).collect();
-    let first = Running::start(&words);
-    first.hear("scheduler s1 works for");
+    let first = Running::spawn_args(&words);
+    first.wait_for_line("scheduler s1 works for");
     first.kill();
-    refused(&good, "is there already");
-    refused(&join(words[3], &folder.path("other.toml")), "used before");
+    rejected(&good, "is there already");
+    rejected(&join(words[3], &folder.path("other.toml")), "used before");
     let named = ["scheduler", "--identity", &identity, "--name", "s2"];
-    refused(&named.map(str::to_owned), "the certificate is for s1");
-    let again = Running::start(&["scheduler", "--identity", &identity]);
-    again.hear("scheduler s1 works for");
+    rejected(&named.map(str::to_owned), "the certificate is for s1");
+    let again = Running::spawn_args(&["scheduler", "--identity", &identity]);
+    again.wait_for_line("scheduler s1 works for");
     let begun = std::time::Instant::now();
     while !obstacles(&mine, "admin/waits/0").is_empty() {
-        assert!(begun.elapsed() < PATIENCE, "the leader never hears of s1");
+        assert!(begun.elapsed() < TIMEOUT, "the leader never hears of s1");
     }
     again.stop();
     master.stop();
@@ -364,7 +369,7 @@ fn obstacles(mine: &[&str], task: &str) -> Vec<String> {
 }
 
 /// Contexts hold tokens: a file others can read is refused.
-fn private(file: &str) {
+fn make_private(file: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
 }
@@ -374,32 +379,32 @@ fn a_checkpoint_makes_a_new_cell() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let place = Place::new(&folder, "m1");
+    let site = ReplicaSite::new(&folder, "m1");
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &place.args()].concat());
-    let running = place.start();
-    said(&[&mine[..], &["user", "add", "ann"]].concat());
+    stdout_of(&[&mine[..], &init, &site.args()].concat());
+    let running = site.start();
+    stdout_of(&[&mine[..], &["user", "add", "ann"]].concat());
     let saved = json(&[&mine[..], &["checkpoint", "save", "-o", "json"]].concat());
     let name = saved[0]["name"].as_str().unwrap();
-    let told = said(&[&mine[..], &["checkpoint", "save"]].concat());
-    let folder_of = std::path::Path::new(&place.data).join("checkpoints");
+    let printed = stdout_of(&[&mine[..], &["checkpoint", "save"]].concat());
+    let folder_of = std::path::Path::new(&site.data).join("checkpoints");
     let whole = folder_of.display().to_string();
-    assert!(told.starts_with("saved on replica m1, ") && told.contains(&whole), "{told}");
-    let listed = said(&[&mine[..], &["checkpoint", "ls"]].concat());
+    assert!(printed.starts_with("saved on replica m1, ") && printed.contains(&whole), "{printed}");
+    let listed = stdout_of(&[&mine[..], &["checkpoint", "ls"]].concat());
     assert!(listed.contains(&format!("on replica m1, in {whole}")), "{listed}");
     running.kill();
 
-    let data = std::path::Path::new(&place.data);
+    let data = std::path::Path::new(&site.data);
     let file = data.join("checkpoints").join(name).display().to_string();
-    let shown = json(&["checkpoint", "show", &file, "-o", "json"]);
-    assert_eq!(shown["users"], 2);
-    let refused = cell(&["checkpoint", "restore", &file, "--config", &place.config]);
-    assert!(text(&refused.stderr).contains("holds a cell already"));
+    let displayed = json(&["checkpoint", "show", &file, "-o", "json"]);
+    assert_eq!(displayed["users"], 2);
+    let rejected = cell(&["checkpoint", "restore", &file, "--config", &site.config]);
+    assert!(text(&rejected.stderr).contains("holds a cell already"));
     let absent = folder.path("absent.ckpt");
-    let refused = cell(&["checkpoint", "restore", &absent, "--config", "/no/such/config"]);
-    assert!(text(&refused.stderr).contains("absent.ckpt: No such file"), "the file comes first");
-    restore(&place, &file);
-    let running = place.start();
+    let rejected = cell(&["checkpoint", "restore", &absent, "--config", "/no/such/config"]);
+    assert!(text(&rejected.stderr).contains("absent.ckpt: No such file"), "the file comes first");
+    restore(&site, &file);
+    let running = site.start();
     let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
     let names: Vec<&str> =
         users.as_array().unwrap().iter().map(|user| user["name"].as_str().unwrap()).collect();
@@ -408,14 +413,14 @@ fn a_checkpoint_makes_a_new_cell() {
 }
 
 /// Takes the log away and restores the cell from this checkpoint.
-fn restore(place: &Place, file: &str) {
+fn restore(site: &ReplicaSite, file: &str) {
     for lost in ["log", "snap", "events", "audit"] {
-        let lost = std::path::Path::new(&place.data).join(lost);
+        let lost = std::path::Path::new(&site.data).join(lost);
         if lost.exists() {
             std::fs::remove_dir_all(lost).unwrap();
         }
     }
-    said(&["checkpoint", "restore", file, "--config", &place.config]);
+    stdout_of(&["checkpoint", "restore", file, "--config", &site.config]);
 }
 
 #[test]
@@ -423,43 +428,44 @@ fn a_checkpoint_is_mended_by_hand() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let place = Place::new(&folder, "m1");
+    let site = ReplicaSite::new(&folder, "m1");
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &place.args()].concat());
-    let running = place.start();
-    said(&[&mine[..], &["user", "add", "ann"]].concat());
+    stdout_of(&[&mine[..], &init, &site.args()].concat());
+    let running = site.start();
+    stdout_of(&[&mine[..], &["user", "add", "ann"]].concat());
     let saved = json(&[&mine[..], &["checkpoint", "save", "-o", "json"]].concat());
     running.kill();
-    let file = std::path::Path::new(&place.data).join("checkpoints");
+    let file = std::path::Path::new(&site.data).join("checkpoints");
     let file = file.join(saved[0]["name"].as_str().unwrap()).display().to_string();
     let (state, mended) = (folder.path("state.jsonl"), folder.path("mended.ckpt"));
-    let told = said(&["checkpoint", "export", &file, "--out", &state]);
-    assert!(told.contains(&format!("next: mend it, then: cell checkpoint import {state}")));
+    let printed = stdout_of(&["checkpoint", "export", &file, "--out", &state]);
+    assert!(printed.contains(&format!("next: mend it, then: cell checkpoint import {state}")));
     let again = cell(&["checkpoint", "export", &file, "--out", &state]);
     let error = text(&again.stderr);
     assert!(again.status.code() == Some(1) && error.contains(&state), "{error}");
-    let users = said(&["checkpoint", "export", &file, "--table", "users"]);
+    let users = stdout_of(&["checkpoint", "export", &file, "--table", "users"]);
     assert!(users.lines().nth(1).unwrap().starts_with(r#"{"table":"users","id":0,"#), "{users}");
     let hash = |file: &str| json(&["checkpoint", "show", file, "-o", "json"])["hash"].clone();
-    said(&["checkpoint", "import", &state, "--out", &mended]);
+    stdout_of(&["checkpoint", "import", &state, "--out", &mended]);
     assert_eq!(hash(&mended), hash(&file), "nothing was touched");
     for file in [&state, &mended] {
-        let held = std::fs::metadata(file).unwrap().permissions();
-        let mode = std::os::unix::fs::PermissionsExt::mode(&held) & 0o777;
+        let permissions = std::fs::metadata(file).unwrap().permissions();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&permissions) & 0o777;
         assert_eq!(mode, 0o600, "{file} has secrets in it");
     }
 
     let whole = std::fs::read_to_string(&state).unwrap();
     let without = |parts: &[&str]| {
-        let kept = whole.lines().filter(|line| !parts.iter().any(|part| line.contains(part)));
-        std::fs::write(&state, kept.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        let kept_lines = whole.lines().filter(|line| !parts.iter().any(|part| line.contains(part)));
+        std::fs::write(&state, kept_lines.map(|line| format!("{line}\n")).collect::<String>())
+            .unwrap();
     };
     let row = r#""table":"users","id":1,"name":"ann""#;
     let token = r#"{"user_token":{"user":"ann"}"#;
     let check = |part: &str| {
-        let refused = cell(&["checkpoint", "import", &state, "--check"]);
-        let error = text(&refused.stderr);
-        assert!(refused.status.code() == Some(1) && error.contains(part), "{error}");
+        let rejected = cell(&["checkpoint", "import", &state, "--check"]);
+        let error = text(&rejected.stderr);
+        assert!(rejected.status.code() == Some(1) && error.contains(part), "{error}");
         assert!(error.contains(&state) && error.contains("next: correct"), "{error}");
     };
     without(&[row]);
@@ -477,10 +483,13 @@ fn a_checkpoint_is_mended_by_hand() {
     assert!(none.status.code() == Some(1) && error.contains("no job admin/stcuk"), "{error}");
     assert!(none.stdout.is_empty(), "{}", text(&none.stdout));
     without(&[row, token]);
-    let told = said(&["checkpoint", "import", &state, "--out", &mended]);
-    assert!(told.contains("every rule of the cell holds\n2 rows taken out: 1 of users"), "{told}");
-    restore(&place, &mended);
-    let running = place.start();
+    let printed = stdout_of(&["checkpoint", "import", &state, "--out", &mended]);
+    assert!(
+        printed.contains("every rule of the cell holds\n2 rows taken out: 1 of users"),
+        "{printed}"
+    );
+    restore(&site, &mended);
+    let running = site.start();
     let users = json(&[&mine[..], &["user", "ls", "-o", "json"]].concat());
     assert_eq!((&users[0]["name"], users.as_array().unwrap().len()), (&"admin".into(), 1));
     running.stop();
@@ -491,21 +500,21 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let place = Place::new(&folder, "m1");
+    let site = ReplicaSite::new(&folder, "m1");
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &place.args()].concat());
+    stdout_of(&[&mine[..], &init, &site.args()].concat());
     let token = folder.path("n1.token");
-    let running = place.start();
-    said(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
+    let running = site.start();
+    stdout_of(&[&mine[..], &["token", "create", "--agent", "n1", "--token-file", &token]].concat());
     running.kill();
     let file = |ending: &str| folder.path(&format!("n1.{ending}"));
     let config = file("toml");
-    let join = ["agent", "join", "--token-file", &token, "--master", &place.address];
+    let join = ["agent", "join", "--token-file", &token, "--master", &site.address];
     let join = [&join[..], &["--config", &config]].concat();
     assert_eq!(cell(&join).status.code(), Some(1), "nobody answers");
     let key = std::fs::read(file("joining")).expect("the key waits for its certificate");
-    let running = place.start();
-    said(&join);
+    let running = site.start();
+    stdout_of(&join);
     let joined = std::fs::read_to_string(file("identity")).unwrap();
     assert!(!std::path::Path::new(&file("joining")).exists());
     // As if this answer had never come.
@@ -514,7 +523,7 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
     let another = cell(&join);
     assert!(text(&another.stderr).contains("used before"), "{}", text(&another.stderr));
     std::fs::write(file("joining"), key).unwrap();
-    said(&join);
+    stdout_of(&join);
     let again = std::fs::read_to_string(file("identity")).unwrap();
     let key_of = |text: &str| text.split("PRIVATE KEY").nth(1).map(str::to_owned);
     assert!(key_of(&again).is_some() && key_of(&again) == key_of(&joined));
@@ -522,7 +531,7 @@ fn a_join_whose_answer_was_lost_is_repeated_with_the_same_token() {
 }
 
 /// Asks how the cell stands until the answer has this exit code and says this.
-fn stands(mine: &[&str], code: i32, part: &str) {
+fn wait_for_status(mine: &[&str], code: i32, part: &str) {
     let begun = std::time::Instant::now();
     loop {
         // Only whom the context names is asked, and nobody else it has heard of meanwhile.
@@ -530,13 +539,13 @@ fn stands(mine: &[&str], code: i32, part: &str) {
             drop(std::fs::remove_file(Path::new(contexts).with_extension("masters.toml")));
         }
         let output = cell(&[mine, &["status"]].concat());
-        let told = text(&output.stdout) + &text(&output.stderr);
+        let printed = text(&output.stdout) + &text(&output.stderr);
         // Lines are broken where the terminal ends.
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        if output.status.code() == Some(code) && told.contains(part) {
+        let printed = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+        if output.status.code() == Some(code) && printed.contains(part) {
             return;
         }
-        assert!(begun.elapsed() < PATIENCE, "{part}: {told}");
+        assert!(begun.elapsed() < TIMEOUT, "{part}: {printed}");
     }
 }
 
@@ -545,39 +554,45 @@ fn a_cell_without_a_majority_says_so_and_so_does_a_replica_that_was_removed() {
     let folder = Folder::new();
     let contexts = folder.path("contexts.toml");
     let mine = ["--contexts", &contexts];
-    let (first, second) = (Place::new(&folder, "m1"), Place::new(&folder, "m2"));
+    let (first, second) = (ReplicaSite::new(&folder, "m1"), ReplicaSite::new(&folder, "m2"));
     let init = ["master", "init", "--cell", "aa", "--name", "m1"];
-    said(&[&mine[..], &init, &first.args()].concat());
-    let one = first.start();
+    stdout_of(&[&mine[..], &init, &first.args()].concat());
+    let first_master = first.start();
     let token = folder.path("m2.token");
-    said(&[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat());
+    stdout_of(
+        &[&mine[..], &["token", "create", "--replica", "m2", "--token-file", &token]].concat(),
+    );
     let join = ["master", "join", "--token-file", &token, "--master", &first.address];
-    joined(&mine, "m2", &[&join[..], &second.args()].concat());
-    let two = second.start();
-    two.hear("this replica votes");
-    stands(&mine, 0, "cell at");
-    two.kill();
-    stands(&mine, 1, "of 2 replicas answer: m1; next: cell");
-    let status = said(&[&mine[..], &["master", "status"]].concat());
+    join_replica(&mine, "m2", &[&join[..], &second.args()].concat());
+    let second_master = second.start();
+    second_master.wait_for_line("this replica votes");
+    wait_for_status(&mine, 0, "cell at");
+    second_master.kill();
+    wait_for_status(&mine, 1, "of 2 replicas answer: m1; next: cell");
+    let status = stdout_of(&[&mine[..], &["master", "status"]].concat());
     assert!(status.starts_with("nobody leads, term "), "{status}");
     assert!(status.contains("\nalarm no leader for "), "{status}");
-    let told = json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
-    let alarm = &told["alarms"][0];
-    assert_eq!((&alarm["kind"], &told["leader"]), (&"no_leader".into(), &().into()), "{told}");
-    assert!(alarm["message"].as_str().unwrap().starts_with("no leader for "), "{told}");
-    let two = second.start();
-    stands(&mine, 0, "cell at");
+    let printed = json(&[&mine[..], &["master", "status", "-o", "json"]].concat());
+    let alarm = &printed["alarms"][0];
+    assert_eq!(
+        (&alarm["kind"], &printed["leader"]),
+        (&"no_leader".into(), &().into()),
+        "{printed}"
+    );
+    assert!(alarm["message"].as_str().unwrap().starts_with("no leader for "), "{printed}");
+    let second_master = second.start();
+    wait_for_status(&mine, 0, "cell at");
 
-    said(&[&mine[..], &["master", "remove", "m2"]].concat());
+    stdout_of(&[&mine[..], &["master", "remove", "m2"]].concat());
     let left = folder.path("left.toml");
     let text = std::fs::read_to_string(&contexts).unwrap();
     assert!(text.contains(&first.address), "{text}");
     std::fs::write(&left, text.replace(&first.address, &second.address)).unwrap();
-    private(&left);
-    stands(&["--contexts", &left], 1, "this replica was removed from the cell");
-    stands(&mine, 0, "cell at");
-    two.stop();
-    one.stop();
+    make_private(&left);
+    wait_for_status(&["--contexts", &left], 1, "this replica was removed from the cell");
+    wait_for_status(&mine, 0, "cell at");
+    second_master.stop();
+    first_master.stop();
 }
 
 #[test]
@@ -585,7 +600,7 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "3");
     let at = ["--master", &address];
-    said(&[&at[..], &["run", "examples/hello.json"]].concat());
+    stdout_of(&[&at[..], &["run", "examples/hello.json"]].concat());
     let (user, job) = (Name::new("dev").unwrap(), Name::new("hello").unwrap());
     wait_running(&address, &JobKey { user, job }, 1);
     let data = folder.path("data");
@@ -597,8 +612,8 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     let index = submitted["index"].as_u64().unwrap();
 
     // Before the job, with it, and a time after everything.
-    let replay = |place: &str| {
-        json(&[&["checkpoint", "replay", "-o", "json", "--at", place], &here[..]].concat())
+    let replay = |site: &str| {
+        json(&[&["checkpoint", "replay", "-o", "json", "--at", site], &here[..]].concat())
     };
     assert_eq!(replay(&(index - 1).to_string())["jobs"], 0);
     assert_eq!(replay(&index.to_string())["tasks"], 3);
@@ -607,15 +622,15 @@ fn the_past_of_a_running_cell_is_read_replayed_and_packed() {
     assert!(text(&beyond.stderr).contains("index 999999 is not there yet: the log ends at"));
 
     let file = folder.path("past.ckpt");
-    said(&[&["checkpoint", "replay", "--to", &file], &here[..]].concat());
-    let shown = json(&["checkpoint", "show", &file, "-o", "json"]);
-    assert_eq!((&shown["machines"], &shown["tasks"]), (&3.into(), &3.into()));
+    stdout_of(&[&["checkpoint", "replay", "--to", &file], &here[..]].concat());
+    let displayed = json(&["checkpoint", "show", &file, "-o", "json"]);
+    assert_eq!((&displayed["machines"], &displayed["tasks"]), (&3.into(), &3.into()));
     let trace = format!("checkpoint:{file}");
     let packed = json(&["sim", "pack", "--trace", &trace, "-o", "json"]);
     assert_eq!((&packed["placed"], &packed["pending"]), (&3.into(), &0.into()));
-    let asked = ["sim", "fits", "--trace", &trace, "--job", "cpu=1,ram=1GiB", "-o", "json"];
+    let args = ["sim", "fits", "--trace", &trace, "--job", "cpu=1,ram=1GiB", "-o", "json"];
     // Of twelve cores the job holds one and a half, on one machine or on several.
-    let more = json(&asked)["count"].as_u64().unwrap();
+    let more = json(&args)["count"].as_u64().unwrap();
     assert!((9..=10).contains(&more), "{more}");
     running.stop();
 }

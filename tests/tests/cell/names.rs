@@ -1,24 +1,24 @@
 //! Names that are not whole, that belong to something else or to nothing, and commands that there
 //! are not: what is said then, and that nothing is taken away by half a name.
 
-use crate::support::{Folder, cell, json, said, text};
+use crate::support::{Folder, cell, json, stdout_of, text};
 use crate::{dev, wait_for};
 use cellwright_cell::task::TaskState;
 
 /// A cell with dev/hello, which runs, and dev/tick, a periodic job whose time never comes.
-struct Named {
+struct NamedCell {
     folder: Folder,
     address: String,
     running: crate::Running,
 }
 
-impl Named {
-    fn new() -> Named {
+impl NamedCell {
+    fn new() -> NamedCell {
         let folder = Folder::new();
         let (running, address) = dev(&folder, "1");
         crate::wait_machines(&address, 1);
-        let named = Named { folder, address, running };
-        said(&named.at(&["run", "-f", "examples/hello.json"]));
+        let named = NamedCell { folder, address, running };
+        stdout_of(&named.args(&["run", "-f", "examples/hello.json"]));
         let tick = serde_json::json!({
             "name": "tick", "schedule": "0 0 1 1 *",
             "job": {
@@ -34,93 +34,105 @@ impl Named {
         named
     }
 
-    fn at<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
+    fn args<'a>(&'a self, words: &[&'a str]) -> Vec<&'a str> {
         [&["--master", &self.address], words].concat()
     }
 
     fn run(&self, name: &str, spec: &serde_json::Value) {
         let file = self.folder.path(&format!("{name}.json"));
         std::fs::write(&file, spec.to_string()).unwrap();
-        said(&self.at(&["run", &file]));
+        stdout_of(&self.args(&["run", &file]));
     }
 
     /// What is refused, by its code, with all of these words in what is said.
-    fn refused(&self, words: &[&str], code: i32, wanted: &[&str]) {
-        let output = cell(&self.at(words));
-        let told = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
-        for want in wanted {
-            assert!(told.contains(want), "{words:?}: {want:?} is not in {told}");
+    fn check_rejected(&self, words: &[&str], code: i32, expected: &[&str]) {
+        let output = cell(&self.args(words));
+        let printed = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {printed}");
+        for want in expected {
+            assert!(printed.contains(want), "{words:?}: {want:?} is not in {printed}");
         }
     }
 }
 
 #[test]
 fn half_a_name_takes_nothing_away_and_is_told_with_the_whole_one() {
-    let named = Named::new();
+    let named = NamedCell::new();
     let again = |words: &str| format!("\nnext: cell --master {} {words}\n", named.address);
-    named.refused(&["stop", "hel"], 2, &["dev/hello begins so", &again("stop dev/hello")]);
-    named.refused(&["stop", "hel/2"], 2, &[&again("stop dev/hello/2")]);
+    named.check_rejected(&["stop", "hel"], 2, &["dev/hello begins so", &again("stop dev/hello")]);
+    named.check_rejected(&["stop", "hel/2"], 2, &[&again("stop dev/hello/2")]);
     // Nor is what stands before it.
-    named.refused(&["stop", "hello/2", "hel"], 2, &[&again("stop hello/2 dev/hello")]);
-    named.refused(&["cron", "rm", "ti"], 2, &[&again("cron rm dev/tick")]);
-    let hello = json(&named.at(&["status", "hello", "-o", "json"]));
+    named.check_rejected(&["stop", "hello/2", "hel"], 2, &[&again("stop hello/2 dev/hello")]);
+    named.check_rejected(&["cron", "rm", "ti"], 2, &[&again("cron rm dev/tick")]);
+    let hello = json(&named.args(&["status", "hello", "-o", "json"]));
     assert_eq!(hello["job"]["tasks"]["running"], 3, "{hello}");
-    assert!(said(&named.at(&["cron", "ls"])).contains("dev/tick"));
+    assert!(stdout_of(&named.args(&["cron", "ls"])).contains("dev/tick"));
     // What only looks takes the beginning, and a whole name needs no owner.
-    assert!(said(&named.at(&["job", "status", "hel"])).starts_with("dev/hello: active"));
-    assert!(said(&named.at(&["cron", "rm", "tick"])).contains("is gone"));
-    assert!(said(&named.at(&["stop", "hello"])).contains("is told to stop"));
+    assert!(stdout_of(&named.args(&["job", "status", "hel"])).starts_with("dev/hello: active"));
+    assert!(stdout_of(&named.args(&["cron", "rm", "tick"])).contains("is gone"));
+    assert!(stdout_of(&named.args(&["stop", "hello"])).contains("is told to stop"));
     named.running.stop();
 }
 
 #[test]
 fn a_name_of_a_periodic_job_or_of_nothing_is_told_with_what_to_type() {
-    let named = Named::new();
+    let named = NamedCell::new();
     let is_cron = "dev/tick is a periodic job, which has not run yet";
     for verb in [&["logs"][..], &["wait"], &["explain"], &["job", "status"], &["events"]] {
-        let typed = |name| [verb, &[name]].concat();
-        named.refused(&typed("tick"), 1, &[is_cron, "\nnext: when it runs: cell status dev/tick"]);
-        named.refused(&typed("nope"), 1, &["\nnext: list the jobs: cell job status\n"]);
+        let command = |name| [verb, &[name]].concat();
+        named.check_rejected(
+            &command("tick"),
+            1,
+            &[is_cron, "\nnext: when it runs: cell status dev/tick"],
+        );
+        named.check_rejected(&command("nope"), 1, &["\nnext: list the jobs: cell job status\n"]);
     }
-    named.refused(&["stop", "tick"], 1, &[is_cron, "no more runs: cell cron rm dev/tick"]);
-    named.refused(&["logs", "dev/tick"], 1, &[is_cron]);
-    named.refused(&["stop", "dev/tick"], 1, &[is_cron]);
+    named.check_rejected(&["stop", "tick"], 1, &[is_cron, "no more runs: cell cron rm dev/tick"]);
+    named.check_rejected(&["logs", "dev/tick"], 1, &[is_cron]);
+    named.check_rejected(&["stop", "dev/tick"], 1, &[is_cron]);
     // A run of now is a job of its own, with the cron's task.
-    let ran = said(&named.at(&["cron", "run", "tick"]));
+    let ran = stdout_of(&named.args(&["cron", "run", "tick"]));
     let run = ran.lines().next().and_then(|line| line.rsplit(' ').next()).unwrap();
     assert!(run.starts_with("dev/tick-20"), "{ran}");
-    assert!(said(&named.at(&["status", run])).starts_with(&format!("{run}: active")));
-    let events = said(&named.at(&["events", "hello"]));
+    assert!(stdout_of(&named.args(&["status", run])).starts_with(&format!("{run}: active")));
+    let events = stdout_of(&named.args(&["events", "hello"]));
     assert!(events.contains("dev/hello submitted") && !events.contains("tick"), "{events}");
     named.running.stop();
 }
 
 #[test]
 fn output_that_there_is_not_yet_or_never_is_told_with_the_reason() {
-    let named = Named::new();
+    let named = NamedCell::new();
     let huge = serde_json::json!({
         "name": "huge", "priority": "best_effort", "cpu": "50", "ram": "32MiB",
         "command": ["sim", "run"],
     });
     named.run("huge", &huge);
-    let waits = "dev/huge/0 waits for a place and has written nothing yet";
-    named.refused(&["logs", "huge"], 1, &[waits, "see why it waits: cell explain dev/huge/0"]);
+    let expected_note = "dev/huge/0 waits for a place and has written nothing yet";
+    named.check_rejected(
+        &["logs", "huge"],
+        1,
+        &[expected_note, "see why it waits: cell explain dev/huge/0"],
+    );
     let newest = "what the newest wrote: cell logs dev/hello/0 --attempt 1";
-    named.refused(&["logs", "hello/0", "--attempt", "9"], 1, &["placed once, and 9 is", newest]);
+    named.check_rejected(
+        &["logs", "hello/0", "--attempt", "9"],
+        1,
+        &["placed once, and 9 is", newest],
+    );
     named.running.stop();
 }
 
 #[test]
 fn words_of_other_systems_and_help_about_help_are_answered() {
     let output = cell(&["apply", "-f", "web.yaml"]);
-    let told = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
+    let printed = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
     let want = "error: there is no command `apply`; what you mean is `cell run FILE`\n\
                 next: cell run --help\n";
-    assert_eq!(told, want);
+    assert_eq!(printed, want);
     let slip = text(&cell(&["stauts", "hello"]).stderr);
     assert!(slip.ends_with("\nnext: cell status hello\n"), "{slip}");
-    let help = said(&["help", "--help"]);
+    let help = stdout_of(&["help", "--help"]);
     assert!(help.contains("Usage: cell"), "{help}");
 }

@@ -1,6 +1,6 @@
 //! Packages by the real binary: made, stored with a running cell, looked at, removed.
 
-use crate::support::{Folder, PATIENCE, Running, cell, command, json, said, text};
+use crate::support::{Folder, Running, TIMEOUT, cell, command, json, stdout_of, text};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -13,7 +13,7 @@ fn server(folder: &Folder) -> String {
     path.display().to_string()
 }
 
-fn refused(args: &[&str], code: i32, part: &str) {
+fn check_rejected(args: &[&str], code: i32, part: &str) {
     let output = cell(args);
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
@@ -26,42 +26,50 @@ fn a_folder_becomes_a_file_that_any_tar_lists() {
     let (from, to) = (server(&folder), folder.path("server.package"));
     let built = json(&["package", "build", &from, "--to", &to, "-o", "json"]);
     assert_eq!((&built["entries"], &built["content_bytes"]), (&3.into(), &19.into()));
-    let again = said(&["package", "build", &from, "--to", &folder.path("again")]);
+    let again = stdout_of(&["package", "build", &from, "--to", &folder.path("again")]);
     assert!(again.contains(built["digest"].as_str().unwrap()), "{again}");
     assert!(again.contains("next: cell package push"), "{again}");
-    let shown = json(&["package", "show", &to, "-o", "json"]);
-    assert_eq!(shown["digest"], built["digest"]);
-    let paths: Vec<&str> =
-        shown["entries"].as_array().unwrap().iter().map(|e| e["path"].as_str().unwrap()).collect();
+    let displayed = json(&["package", "show", &to, "-o", "json"]);
+    assert_eq!(displayed["digest"], built["digest"]);
+    let paths: Vec<&str> = displayed["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["path"].as_str().unwrap())
+        .collect();
     assert_eq!(paths, ["bin", "bin/run", "data"]);
     let listed = std::process::Command::new("tar").args(["tf", &to]).output().expect("tar runs");
     assert!(listed.status.success(), "{}", text(&listed.stderr));
     assert!(text(&listed.stdout).contains("bin/run"), "{}", text(&listed.stdout));
     std::os::unix::fs::symlink("/etc/passwd", folder.0.join("server/out")).unwrap();
-    refused(&["package", "build", &from, "--to", &folder.path("bad")], 1, "\"out\"");
-    refused(&["package", "show", "Makefile"], 1, "not a package");
-    refused(&["package", "import", &to], 1, "index.json");
-    refused(&["package", "show", "no such thing"], 2, "neither a file nor a digest nor a name");
+    check_rejected(&["package", "build", &from, "--to", &folder.path("bad")], 1, "\"out\"");
+    check_rejected(&["package", "show", "Makefile"], 1, "not a package");
+    check_rejected(&["package", "import", &to], 1, "index.json");
+    check_rejected(
+        &["package", "show", "no such thing"],
+        2,
+        "neither a file nor a digest nor a name",
+    );
 }
 
 /// A beginning that is shorter than what lists show takes nothing away.
 fn removed_by_what_is_listed(rm: &[&str], digest: &str) {
     let remove = |digits: &str| cell(&[rm, &[digits]].concat());
     let (beginning, listed) = (remove(&digest[..8]), &digest[..12]);
-    let told = text(&beginning.stderr);
-    assert_eq!(beginning.status.code(), Some(2), "{told}");
-    assert!(told.contains(&format!(" package rm {listed}\n")), "{told}");
+    let printed = text(&beginning.stderr);
+    assert_eq!(beginning.status.code(), Some(2), "{printed}");
+    assert!(printed.contains(&format!(" package rm {listed}\n")), "{printed}");
     assert!(text(&remove(listed).stdout).contains("removed"));
 }
 
 /// Where a job names it the name will do; and who needs it is told with how to end them.
 fn known_by_the_name_of(cell: &[&str], digest: &str) {
     let with = |verb, name| [cell, &["package", verb, name]].concat();
-    let shown = said(&with("show", "server"));
-    assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");
-    refused(&with("show", "serve"), 1, "no job calls a package serve");
-    refused(&with("rm", "server"), 1, "is needed by dev/early");
-    refused(&with("rm", "server"), 1, "next: cell stop dev/early; then");
+    let displayed = stdout_of(&with("show", "server"));
+    assert!(displayed.contains(digest) && displayed.contains("bin/run"), "{displayed}");
+    check_rejected(&with("show", "serve"), 1, "no job calls a package serve");
+    check_rejected(&with("rm", "server"), 1, "is needed by dev/early");
+    check_rejected(&with("rm", "server"), 1, "next: cell stop dev/early; then");
 }
 
 #[test]
@@ -69,7 +77,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let folder = Folder::new();
     let data = folder.path("data");
     let dev = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--machines", "1"];
-    let running = Running::start(&dev);
+    let running = Running::spawn_args(&dev);
     let address = running.address();
     let with = |args: &[&'static str]| [&["--master", &address][..], args].concat();
     let from = server(&folder);
@@ -77,7 +85,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let stored = json(&[&push[..], &["-o", "json"]].concat());
     let digest = stored["digest"].as_str().unwrap();
     assert_eq!(stored["name"], "server");
-    let again = said(&push);
+    let again = stdout_of(&push);
     assert!(again.contains("was stored already") && again.contains(digest), "{again}");
     let listed = json(&with(&["package", "ls", "-o", "json"]));
     assert_eq!(listed[0]["digest"], digest);
@@ -86,21 +94,25 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     assert!(again.contains("next: cell run FILE"), "{again}");
     let bytes = folder.path(&format!("data/blobs/{digest}"));
     std::fs::remove_file(&bytes).unwrap();
-    assert!(said(&with(&["package", "ls"])).contains("lost: push it again"));
-    let mended = said(&push);
+    assert!(stdout_of(&with(&["package", "ls"])).contains("lost: push it again"));
+    let mended = stdout_of(&push);
     assert!(mended.contains("stored again: the masters had lost its bytes"), "{mended}");
-    assert!(said(&push).contains("was stored already"));
-    assert!(!said(&with(&["package", "ls"])).contains("lost"));
+    assert!(stdout_of(&push).contains("was stored already"));
+    assert!(!stdout_of(&with(&["package", "ls"])).contains("lost"));
     let named = [&with(&["package", "push"])[..], &[&from, "--name", "a/b"]].concat();
     let misnamed = cell(&named);
     assert_eq!(misnamed.status.code(), Some(2));
-    let told = text(&misnamed.stderr);
-    assert!(told.contains("allowed: 1 to 128 letters, digits, -, _ and ."), "{told}");
+    let printed = text(&misnamed.stderr);
+    assert!(printed.contains("allowed: 1 to 128 letters, digits, -, _ and ."), "{printed}");
     let short = &digest[..8];
-    let shown = said(&[&with(&["package", "show"])[..], &[short]].concat());
-    assert!(shown.contains(digest) && shown.contains("bin/run"), "{shown}");
+    let displayed = stdout_of(&[&with(&["package", "show"])[..], &[short]].concat());
+    assert!(displayed.contains(digest) && displayed.contains("bin/run"), "{displayed}");
     removed_by_what_is_listed(&with(&["package", "rm"]), digest);
-    refused(&[&with(&["package", "rm"])[..], &[short]].concat(), 1, "no package begins with");
+    check_rejected(
+        &[&with(&["package", "rm"])[..], &[short]].concat(),
+        1,
+        "no package begins with",
+    );
     assert!(text(&cell(&with(&["package", "ls"])).stderr).contains("no packages"));
     // A job may come before its package; whoever runs it is told.
     let spec = serde_json::json!({
@@ -111,7 +123,7 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     });
     let file = folder.path("early.json");
     std::fs::write(&file, spec.to_string()).unwrap();
-    let planned = said(&[&with(&["plan"])[..], &[&file]].concat());
+    let planned = stdout_of(&[&with(&["plan"])[..], &[&file]].concat());
     let planned = planned.split_whitespace().collect::<Vec<_>>().join(" ");
     let missing = format!("package server ({}) is not in the cell", &digest[..12]);
     assert!(planned.contains(&missing), "{planned}");
@@ -119,14 +131,14 @@ fn a_package_is_stored_with_a_cell_shown_and_removed() {
     let warned = text(&run.stderr);
     assert!(run.status.success() && warned.contains("warning: package server ("), "{warned}");
     assert!(warned.contains("next: cell package push FILE --name server"), "{warned}");
-    said(&push);
+    stdout_of(&push);
     assert_eq!(text(&cell(&[&with(&["run"])[..], &[&file]].concat()).stderr), "");
     let listed = json(&with(&["package", "ls", "-o", "json"]));
     let of = |field: &str| listed[0][field].clone();
     assert_eq!(of("names"), serde_json::json!(["server"]));
     assert_eq!((of("used_by"), of("uses")), (serde_json::json!(["dev/early"]), 1.into()));
-    let shown = said(&with(&["package", "ls"]));
-    assert!(shown.contains(" server ") && shown.ends_with(" dev/early\n"), "{shown}");
+    let displayed = stdout_of(&with(&["package", "ls"]));
+    assert!(displayed.contains(" server ") && displayed.ends_with(" dev/early\n"), "{displayed}");
     known_by_the_name_of(&["--master", &address], digest);
     running.stop();
 }
@@ -148,7 +160,7 @@ fn an_import_that_is_told_to_stop_leaves_nothing() {
     let to = folder.path("x.package");
     let mut import = command(&["package", "import", &image, "--to", &to]);
     let import = import.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("cell starts");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while names(&folder.0).len() < 2 {
         assert!(Instant::now() < deadline, "it never began: {:?}", names(&folder.0));
         std::thread::yield_now();

@@ -1,6 +1,6 @@
 //! Plan, then run what was planned; and what a plan says of jobs that wait or have changed.
 
-use crate::support::{Folder, Running, cell, json, said, text};
+use crate::support::{Folder, Running, cell, json, stdout_of, text};
 use crate::{dev, wait_running};
 use cellwright_cell::name::{JobKey, Name};
 use serde_json::{Value, json as value};
@@ -15,10 +15,10 @@ fn key() -> JobKey {
     JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() }
 }
 
-/// The command after `next:`, without the program's name.
-fn next(told: &str) -> Vec<String> {
-    let told = told.replace(" \\\n", " ");
-    let line = told.lines().find_map(|line| line.strip_prefix("next: cell ")).expect(&told);
+/// The command after `next_lines:`, without the program's name.
+fn next_lines(printed: &str) -> Vec<String> {
+    let printed = printed.replace(" \\\n", " ");
+    let line = printed.lines().find_map(|line| line.strip_prefix("next: cell ")).expect(&printed);
     line.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -35,15 +35,15 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
         cell(&[&at[..], &words].concat())
     };
     write(&web(3, "1000"));
-    let told = text(&plan(&[]).stdout);
-    assert!(told.starts_with("dev/web: a new job\n  tasks   3 added\n"), "{told}");
-    assert!(told.contains("3 of 3 tasks, on"), "{told}");
-    assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
+    let printed = text(&plan(&[]).stdout);
+    assert!(printed.starts_with("dev/web: a new job\n  tasks   3 added\n"), "{printed}");
+    assert!(printed.contains("3 of 3 tasks, on"), "{printed}");
+    assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
     let planned = json(&[&at[..], &["plan", &file, "-o", "json"]].concat());
     let (placed, pending) = (&planned["jobs"][0]["placed"], &planned["jobs"][0]["pending"]);
     assert_eq!((placed, pending), (&3.into(), &0.into()));
     assert_eq!(plan(&["--detailed-exitcode"]).status.code(), Some(4));
-    let first = next(&told);
+    let first = next_lines(&printed);
     assert!(run(&first).status.success());
     wait_running(&address, &key(), 1);
     // Of equally good machines the plan named those that the scheduler took.
@@ -68,11 +68,11 @@ fn what_is_planned_is_run_and_a_plan_goes_stale_with_its_job() {
     assert!(error.contains("stale-version") && error.contains("next: look"), "{error}");
 
     write(&web(4, "2000"));
-    let told = text(&plan(&[]).stdout);
-    assert!(told.starts_with("dev/web: an update of version 1\n"), "{told}");
-    assert!(told.contains("  ~ count: 3 -> 4  (no restart)\n"), "{told}");
-    assert!(told.contains("1 added, 3 restarted in place"), "{told}");
-    let second = next(&told);
+    let printed = text(&plan(&[]).stdout);
+    assert!(printed.starts_with("dev/web: an update of version 1\n"), "{printed}");
+    assert!(printed.contains("  ~ count: 3 -> 4  (no restart)\n"), "{printed}");
+    assert!(printed.contains("1 added, 3 restarted in place"), "{printed}");
+    let second = next_lines(&printed);
     write(&web(5, "2000"));
     let edited = text(&run(&second).stderr);
     assert!(edited.contains("has changed since the plan"), "{edited}");
@@ -93,30 +93,33 @@ fn a_plan_says_by_its_code_what_would_wait_and_explain_why() {
     huge["task"]["limits"]["cpu"] = value!(900_000);
     fs::write(&file, huge.to_string()).unwrap();
     let output = cell(&[&at[..], &["plan", &file]].concat());
-    let told = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(3), "{told}");
-    assert!(told.contains("2 lack cpu") && told.contains("0 of 2 tasks"), "{told}");
-    said(&[&at[..], &["run", &file]].concat());
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    assert!(printed.contains("2 lack cpu") && printed.contains("0 of 2 tasks"), "{printed}");
+    stdout_of(&[&at[..], &["run", &file]].concat());
     let why = json(&[&at[..], &["explain", "dev/web/0", "-o", "json"]].concat());
     assert_eq!((&why["machines_total"], &why["reasons"][0]["machines"]), (&2.into(), &2.into()));
     assert_eq!(why["reasons"][0]["detail"]["dimension"], "cpu");
     assert!(why["counterfactual"]["text"].as_str().unwrap().starts_with("cpu <= "), "{why}");
-    let whole = said(&[&at[..], &["explain", "dev/web"]].concat());
+    let whole = stdout_of(&[&at[..], &["explain", "dev/web"]].concat());
     assert!(whole.starts_with("dev/web: 2 pending.\n\n2 tasks (0, 1)\n"), "{whole}");
     let mut wrong = web(1, "1");
     wrong["priority"] = value!(999);
     fs::write(&file, wrong.to_string()).unwrap();
-    let refused = cell(&[&at[..], &["plan", &file]].concat());
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("priority"), "{}", text(&refused.stderr));
+    let rejected = cell(&[&at[..], &["plan", &file]].concat());
+    assert_eq!(rejected.status.code(), Some(1));
+    assert!(text(&rejected.stderr).contains("priority"), "{}", text(&rejected.stderr));
     // What only the cell can refuse: more than it has to give.
     let mut much = web(1, "1");
     (much["priority"], much["task"]["limits"]["cpu"]) = (value!(200), value!(900_000_000));
     fs::write(&file, much.to_string()).unwrap();
-    let refused = cell(&[&at[..], &["plan", &file]].concat());
-    let (told, why) = (text(&refused.stdout), text(&refused.stderr));
-    assert_eq!(refused.status.code(), Some(1), "{told}{why}");
-    assert!(told.contains("the cell would refuse it") && !told.contains("--plan"), "{told}");
+    let rejected = cell(&[&at[..], &["plan", &file]].concat());
+    let (printed, why) = (text(&rejected.stdout), text(&rejected.stderr));
+    assert_eq!(rejected.status.code(), Some(1), "{printed}{why}");
+    assert!(
+        printed.contains("the cell would refuse it") && !printed.contains("--plan"),
+        "{printed}"
+    );
     assert!(why.contains("asked 900,000 cores") && why.contains("next: "), "{why}");
     let mut run = web(1, "1");
     run["name"] = value!("tick");
@@ -133,15 +136,18 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "2");
     let at = ["--master", &address];
-    let told = json(&[&at[..], &["shapes", "-o", "json"]].concat());
-    assert_eq!((&told["machines_total"], told["sets"].as_array().unwrap().len()), (&2.into(), 2));
+    let printed = json(&[&at[..], &["shapes", "-o", "json"]].concat());
+    assert_eq!(
+        (&printed["machines_total"], printed["sets"].as_array().unwrap().len()),
+        (&2.into(), 2)
+    );
     // Two empty machines alike: one step, and each takes one of the largest.
-    let set = &told["sets"][0];
+    let set = &printed["sets"][0];
     assert_eq!(
         (&set["ladder"][0]["machines"], &set["ladder"][0]["easy"]),
         (&2.into(), &true.into())
     );
-    let table = said(&[&at[..], &["shapes", "--priority", "200"]].concat());
+    let table = stdout_of(&[&at[..], &["shapes", "--priority", "200"]].concat());
     assert!(
         table.starts_with("production, priority 200: 2 of 2 machines take such work\n"),
         "{table}"
@@ -150,14 +156,14 @@ fn shapes_that_fit_are_published_and_a_job_can_be_their_measure() {
     let none = cell(&[&at[..], &["shapes", "--cpu", "900", "--ram", "1GiB"]].concat());
     assert_eq!(none.status.code(), Some(3), "{}", text(&none.stderr));
     assert!(text(&none.stdout).contains("tasks of 900 cores cpu and 1 GiB ram: 0 tasks"));
-    let watched = Running::start(&[&at[..], &["shapes", "--cpu", "900", "--watch"]].concat());
+    let watched = Running::spawn_args(&[&at[..], &["shapes", "--cpu", "900", "--watch"]].concat());
     // What stands between one answer and the next.
-    watched.hear("---");
-    watched.hear("tasks of 900 cores cpu: 0 tasks");
+    watched.wait_for_line("---");
+    watched.wait_for_line("tasks of 900 cores cpu: 0 tasks");
     watched.kill();
     let file = folder.path("web.json");
     fs::write(&file, web(1, "1000").to_string()).unwrap();
-    said(&[&at[..], &["run", &file]].concat());
+    stdout_of(&[&at[..], &["run", &file]].concat());
     let like = json(&[&at[..], &["shapes", "--like", "web", "-o", "json"]].concat());
     let like = &like["sets"][0]["like"];
     assert_eq!(like["job"], "dev/web", "{like}");

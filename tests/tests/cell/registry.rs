@@ -1,9 +1,9 @@
 //! Images from a real registry (Debian's docker-registry) by the real binary, to a running task.
 //! Says that it is skipped where the registry is not installed.
 
-use crate::contain::{Lab, can};
-use crate::support::{Folder, cell, json, said, text};
-use cellwright_cell::task::{Fate, TaskState};
+use crate::containers::{RootCell, can_run};
+use crate::support::{Folder, cell, json, stdout_of, text};
+use cellwright_cell::task::{TaskOutcome, TaskState};
 use cellwright_identity::secret::{hex, sha256};
 use serde_json::{Value, json as value};
 use std::fs;
@@ -62,7 +62,7 @@ impl Registry {
     }
 
     /// Asks and returns head and body.
-    fn ask(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (String, Vec<u8>) {
+    fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (String, Vec<u8>) {
         let auth = match self.is_private {
             true => format!("authorization: Basic {AUTH}\r\n"),
             false => String::new(),
@@ -86,7 +86,7 @@ impl Registry {
 
     fn push_blob(&self, kind: &str, content: &[u8]) -> Value {
         let digest = format!("sha256:{}", hex(&sha256(content)));
-        let (head, _) = self.ask("POST", "/v2/team/small/blobs/uploads/", kind, b"");
+        let (head, _) = self.request("POST", "/v2/team/small/blobs/uploads/", kind, b"");
         let location = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("location").then(|| value.trim().to_owned())
@@ -94,7 +94,7 @@ impl Registry {
         let location = location.expect("where to put it");
         let path = location.split_once(&self.address).map_or(&*location, |(_, path)| path);
         let put = format!("{path}&digest={digest}");
-        self.ask("PUT", &put, "application/octet-stream", content);
+        self.request("PUT", &put, "application/octet-stream", content);
         value!({ "mediaType": kind, "digest": digest, "size": content.len() })
     }
 
@@ -102,7 +102,7 @@ impl Registry {
         let content = manifest.to_string().into_bytes();
         let digest = format!("sha256:{}", hex(&sha256(&content)));
         let version = if version.is_empty() { &digest } else { version };
-        self.ask("PUT", &format!("/v2/team/small/manifests/{version}"), kind, &content);
+        self.request("PUT", &format!("/v2/team/small/manifests/{version}"), kind, &content);
         value!({ "mediaType": kind, "digest": digest, "size": content.len() })
     }
 
@@ -140,8 +140,9 @@ impl Drop for Registry {
 
 /// What is in `folder` as a compressed layer.
 fn layer(folder: &Path) -> Vec<u8> {
-    let place = folder.to_str().unwrap();
-    let made = Command::new("tar").args(["czf", "-", "-C", place, "."]).output().expect("tar runs");
+    let folder_path = folder.to_str().unwrap();
+    let made =
+        Command::new("tar").args(["czf", "-", "-C", folder_path, "."]).output().expect("tar runs");
     assert!(made.status.success(), "{}", text(&made.stderr));
     made.stdout
 }
@@ -178,15 +179,15 @@ fn an_image_of_a_private_registry_becomes_a_package() {
     fs::write(&auth, entry.to_string()).unwrap();
     let import = [&import[..], &["--credentials", &auth]].concat();
     let imported = json(&[&import[..], &["-o", "json"]].concat());
-    let shown = said(&["package", "show", &to]);
-    assert!(shown.contains("bin/busybox") && shown.contains(" new"), "{shown}");
-    assert!(!shown.contains(" old\n"), "{shown}");
+    let displayed = stdout_of(&["package", "show", &to]);
+    assert!(displayed.contains("bin/busybox") && displayed.contains(" new"), "{displayed}");
+    assert!(!displayed.contains(" old\n"), "{displayed}");
     // What was said to have been fetched is fetched again by its digest, to the same package.
     let pinned = imported["image"]["reference"].as_str().unwrap();
     assert!(pinned.contains("@sha256:"), "{pinned}");
     let again = folder.path("again.package");
     let by_digest = ["package", "import", pinned, "--to", &again, "--credentials", &auth];
-    assert!(said(&by_digest).contains(imported["digest"].as_str().unwrap()));
+    assert!(stdout_of(&by_digest).contains(imported["digest"].as_str().unwrap()));
     let other = cell(&[&import[..], &["--platform", "linux/mips"]].concat());
     let error = text(&other.stderr);
     assert!(error.contains("one of linux/s390x, linux/amd64, linux/arm64"), "{error}");
@@ -198,13 +199,13 @@ fn an_image_of_a_private_registry_becomes_a_package() {
 fn a_task_runs_in_an_image_from_a_registry() {
     let folder = Folder::new();
     let Some(registry) = Registry::start(&folder, false) else { return };
-    if !can("an image from a registry") {
+    if !can_run("an image from a registry") {
         return;
     }
     registry.push("latest", &layers(&folder));
     let package = folder.path("small.package");
-    said(&["package", "import", &registry.image(""), "--to", &package]);
-    let lab = Lab::open("container");
+    stdout_of(&["package", "import", &registry.image(""), "--to", &package]);
+    let lab = RootCell::open("container");
     let push = ["--master", &lab.address, "package", "push", &package, "--name", "small"];
     let pushed = json(&[&push[..], &["-o", "json"]].concat());
     let more = value!({
@@ -212,8 +213,13 @@ fn a_task_runs_in_an_image_from_a_registry() {
         "command": ["/bin/sh", "-c", "/bin/busybox cat /new; test ! -e /old"],
     });
     lab.run("small", "", more);
-    let state = lab.ends("small");
-    assert_eq!(state, TaskState::Dead(Fate::Finished), "{}", lab.log("small", &["--stderr"]));
+    let state = lab.end_state("small");
+    assert_eq!(
+        state,
+        TaskState::Dead(TaskOutcome::Finished),
+        "{}",
+        lab.log("small", &["--stderr"])
+    );
     assert_eq!(lab.log("small", &[]), "from the second layer\n");
     lab.stop();
 }

@@ -2,11 +2,12 @@
 //! that ends a session and leaves nobody behind.
 
 use super::agent::{
-    Apart, dev, first_line, is_alive, kill, make_fifo, runs, submit, wait, wait_gone,
+    SplitCell, dev, first_line, is_alive, is_running_attempt, kill, make_fifo, submit, wait,
+    wait_gone,
 };
-use super::contain::can;
-use super::reach::Walled;
-use crate::support::{Folder, PATIENCE, Running, cell, command, said, text};
+use super::containers::can_run;
+use super::secure_cell::SecureCell;
+use crate::support::{Folder, Running, TIMEOUT, cell, command, stdout_of, text};
 use hyper::Method;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -19,20 +20,20 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
 /// A job whose one task waits, with room for what is run beside it.
-fn waiting(folder: &Folder, address: &str) {
+fn run_waiting_job(folder: &Folder, address: &str) {
     let more = serde_json::json!({ "restart": { "backoff": 1 }, "task": {
         "limits": { "cpu": 1000, "ram": 128 << 20 }, "command": ["sleep", "1000"],
         "env": { "SHARED": folder.path("") },
     }});
     submit(folder, address, "web", 1, "", &more.to_string());
-    wait(address, "web", runs(1));
+    wait(address, "web", is_running_attempt(1));
 }
 
 /// A terminal with a `cell` on it.
 pub struct Screen {
     own: File,
     pieces: Receiver<Vec<u8>>,
-    seen: String,
+    output: String,
     child: Child,
 }
 
@@ -62,29 +63,29 @@ impl Screen {
                 }
             }
         });
-        Screen { own, pieces, seen: String::new(), child }
+        Screen { own, pieces, output: String::new(), child }
     }
 
-    fn types(&mut self, keys: &str) {
+    fn type_keys(&mut self, keys: &str) {
         self.own.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits until this is on the screen, after what was waited for before.
-    pub fn shows(&mut self, part: &str) {
-        while !self.seen.contains(part) {
-            let piece = self.pieces.recv_timeout(PATIENCE);
-            let piece = piece.unwrap_or_else(|_| panic!("never shows {part:?}: {:?}", self.seen));
-            self.seen.push_str(&text(&piece));
+    pub fn wait_for_text(&mut self, part: &str) {
+        while !self.output.contains(part) {
+            let piece = self.pieces.recv_timeout(TIMEOUT);
+            let piece = piece.unwrap_or_else(|_| panic!("never shows {part:?}: {:?}", self.output));
+            self.output.push_str(&text(&piece));
         }
-        let end = self.seen.find(part).unwrap() + part.len();
-        self.seen.drain(..end);
+        let end = self.output.find(part).unwrap() + part.len();
+        self.output.drain(..end);
     }
 
     /// What else comes until the command has ended.
-    pub fn rest(mut self) -> String {
+    pub fn remaining_text(mut self) -> String {
         self.child.wait().unwrap();
-        self.pieces.iter().for_each(|piece| self.seen.push_str(&text(&piece)));
-        self.seen
+        self.pieces.iter().for_each(|piece| self.output.push_str(&text(&piece)));
+        self.output
     }
 }
 
@@ -97,26 +98,26 @@ fn resize(own: &impl std::os::fd::AsFd, (ws_row, ws_col): (u16, u16)) {
 fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
-    waiting(&folder, &address);
+    run_waiting_job(&folder, &address);
     let args = ["--master", &address, "exec", "-t", "dev/web/0", "--"];
     let args = [&args[..], &["sh", "-c", "echo ready; exec sh -i"]].concat();
     let mut screen = Screen::open((33, 99), &args);
-    screen.shows("ready");
-    screen.types("echo \"<$(stty size) $TERM $CELL_JOB>\"\r");
-    screen.shows("<33 99 vt220 web>");
+    screen.wait_for_text("ready");
+    screen.type_keys("echo \"<$(stty size) $TERM $CELL_JOB>\"\r");
+    screen.wait_for_text("<33 99 vt220 web>");
     resize(&screen.own, (40, 120));
     // The kernel tells the terminal's own session; here nobody is in it.
     kill("-WINCH", screen.child.id());
-    screen.types("until test \"$(stty size)\" = '40 120'; do :; done; echo size $((1 + 1))\r");
-    screen.shows("size 2");
+    screen.type_keys("until test \"$(stty size)\" = '40 120'; do :; done; echo size $((1 + 1))\r");
+    screen.wait_for_text("size 2");
     // What says that it begins is what the key is for: before, the key would be the shell's.
     let begin = "sh -c 'echo begin $((2 + 1)); exec sleep 1000'; echo \"<code $?>\"\r";
-    screen.types(begin);
-    screen.shows("begin 3");
-    screen.types("\u{3}");
-    screen.types("echo \"<then $?>\"\r");
-    screen.shows("<then 130>");
-    screen.types("exit 3\r");
+    screen.type_keys(begin);
+    screen.wait_for_text("begin 3");
+    screen.type_keys("\u{3}");
+    screen.type_keys("echo \"<then $?>\"\r");
+    screen.wait_for_text("<then 130>");
+    screen.type_keys("exit 3\r");
     assert_eq!(screen.child.wait().unwrap().code(), Some(3));
     // The terminal here is as it was before.
     let echoes = rustix::termios::tcgetattr(&screen.own).unwrap().local_modes;
@@ -130,7 +131,7 @@ fn a_terminal_in_a_task_has_its_size_its_keys_and_its_exit_code() {
 fn bytes_travel_both_ways_and_streams_stay_apart() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
-    waiting(&folder, &address);
+    run_waiting_job(&folder, &address);
     let exec = ["--master", &address, "exec", "dev/web/0", "--"];
     let bytes: Vec<u8> = (0..10_u32 << 20).map(|at| (at ^ (at >> 8) ^ (at >> 16)) as u8).collect();
     let mut command = command(&[&exec[..], &["cat"]].concat());
@@ -153,11 +154,11 @@ fn bytes_travel_both_ways_and_streams_stay_apart() {
     assert_eq!(output.status.code(), Some(7));
     let output = cell(&[&exec[..], &["sh", "-c", "kill -TERM $$"]].concat());
     assert_eq!(output.status.code(), Some(128 + 15));
-    lacks_programs(&address);
+    check_missing_programs(&address);
     let output = cell(&["--master", &address, "exec", "dev/web/1", "--", "true"]);
     assert!(text(&output.stderr).contains("no-such-task"), "{}", text(&output.stderr));
     assert!(text(&output.stderr).ends_with(": cell status dev/web\n"), "{}", text(&output.stderr));
-    said(&["--master", &address, "job", "stop", "dev/web"]);
+    stdout_of(&["--master", &address, "job", "stop", "dev/web"]);
     wait(&address, "web", |task| matches!(task.state, cellwright_cell::task::TaskState::Dead(_)));
     let output = cell(&[&exec[..], &["true"]].concat());
     assert!(text(&output.stderr).contains("does not run"), "{}", text(&output.stderr));
@@ -166,34 +167,36 @@ fn bytes_travel_both_ways_and_streams_stay_apart() {
 
 /// What is not there, or no program, is told in words of ours and by the code that shells have for
 /// it, with a terminal and without.
-fn lacks_programs(address: &str) {
+fn check_missing_programs(address: &str) {
     let exec = ["--master", address, "exec", "dev/web/0", "--"];
     let on_screen = ["--master", address, "exec", "-t", "dev/web/0", "--"];
     let absent = "error: no program \"no-such-program\" in the task dev/web/0";
     let passive = "error: \"/etc/passwd\" in the task dev/web/0 is not executable";
-    for (program, code, said) in [("no-such-program", 127, absent), ("/etc/passwd", 126, passive)] {
+    for (program, code, expected) in
+        [("no-such-program", 127, absent), ("/etc/passwd", 126, passive)]
+    {
         let output = cell(&[&exec[..], &[program]].concat());
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{error}");
-        assert!(error.starts_with(said) && error.contains("\nnext: "), "{error}");
+        assert!(error.starts_with(expected) && error.contains("\nnext: "), "{error}");
         let mut screen = Screen::open((24, 80), &[&on_screen[..], &[program]].concat());
-        screen.shows(said);
+        screen.wait_for_text(expected);
         assert_eq!(screen.child.wait().unwrap().code(), Some(code));
     }
 }
 
 /// Says its number, and stays, with a child that tries to get away.
-const STAYS: &str = r#"setsid sleep 1000 & echo $! >> "$SHARED/child"
+const STAYING_SCRIPT: &str = r#"setsid sleep 1000 & echo $! >> "$SHARED/child"
     echo $$ >> "$SHARED/session"; echo here; exec sleep 1000"#;
 
 /// A session that stays, and the processes in it.
-fn stays(folder: &Folder, exec: &[&str]) -> (Running, [u32; 2]) {
+fn start_staying_session(folder: &Folder, exec: &[&str]) -> (Running, [u32; 2]) {
     for name in ["child", "session"] {
         // Of an earlier session, if there was one.
         let _ = std::fs::remove_file(folder.path(name));
     }
-    let session = Running::start(&[exec, &["sh", "-c", STAYS]].concat());
-    session.hear("here");
+    let session = Running::spawn_args(&[exec, &["sh", "-c", STAYING_SCRIPT]].concat());
+    session.wait_for_line("here");
     (session, [first_line(folder, "session"), first_line(folder, "child")])
 }
 
@@ -201,13 +204,13 @@ fn stays(folder: &Folder, exec: &[&str]) -> (Running, [u32; 2]) {
 fn a_session_ends_with_its_caller_and_with_its_task_and_leaves_nobody() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
-    waiting(&folder, &address);
+    run_waiting_job(&folder, &address);
     let exec = ["--master", &address, "exec", "dev/web/0", "--"];
-    let (session, pids) = stays(&folder, &exec);
+    let (session, pids) = start_staying_session(&folder, &exec);
     session.kill();
     pids.into_iter().for_each(wait_gone);
     // One whose input nobody takes, so that nobody on the way is waiting for more of it.
-    let mut command = command(&[&exec[..], &["sh", "-c", STAYS]].concat());
+    let mut command = command(&[&exec[..], &["sh", "-c", STAYING_SCRIPT]].concat());
     for name in ["child", "session"] {
         std::fs::remove_file(folder.path(name)).unwrap();
     }
@@ -217,32 +220,32 @@ fn a_session_ends_with_its_caller_and_with_its_task_and_leaves_nobody() {
     child.kill().unwrap();
     child.wait().unwrap();
     pids.into_iter().for_each(wait_gone);
-    let (session, pids) = stays(&folder, &exec);
-    said(&["--master", &address, "job", "stop", "dev/web"]);
-    session.hear("the session was ended");
+    let (session, pids) = start_staying_session(&folder, &exec);
+    stdout_of(&["--master", &address, "job", "stop", "dev/web"]);
+    session.wait_for_line("the session was ended");
     pids.into_iter().for_each(wait_gone);
     running.stop();
 }
 
 #[test]
 fn an_agent_that_dies_ends_sessions_and_not_tasks() {
-    let apart = Apart::new();
+    let apart = SplitCell::new();
     let master = apart.master();
     let agent = apart.agent();
     let tasks = apart.tasks(1);
     let exec = ["--master", &apart.address, "exec", "dev/waits/0", "--"];
-    let (session, pids) = stays(&apart.folder, &exec);
+    let (session, pids) = start_staying_session(&apart.folder, &exec);
     agent.kill();
     pids.into_iter().for_each(wait_gone);
-    session.hear("error:");
+    session.wait_for_line("error:");
     assert!(is_alive(tasks[0]));
     let agent = apart.agent();
     // The masters hear of the new agent's port with its first report.
     let begun = Instant::now();
     while text(&cell(&[&exec[..], &["echo", "again"]].concat()).stdout) != "again\n" {
-        assert!(begun.elapsed() < PATIENCE, "no session with the next agent");
+        assert!(begun.elapsed() < TIMEOUT, "no session with the next agent");
     }
-    said(&["--master", &apart.address, "job", "stop", "dev/waits"]);
+    stdout_of(&["--master", &apart.address, "job", "stop", "dev/waits"]);
     wait_gone(tasks[0]);
     agent.stop();
     master.stop();
@@ -250,17 +253,17 @@ fn an_agent_that_dies_ends_sessions_and_not_tasks() {
 
 #[test]
 fn a_master_that_dies_is_told_of_and_the_task_goes_on() {
-    let apart = Apart::new();
+    let apart = SplitCell::new();
     let master = apart.master();
     let agent = apart.agent();
     let tasks = apart.tasks(1);
     let exec = ["--master", &apart.address, "exec", "dev/waits/0", "--"];
-    let (session, _) = stays(&apart.folder, &exec);
+    let (session, _) = start_staying_session(&apart.folder, &exec);
     master.kill();
-    session.hear("the connection to the master was lost; the task dev/waits/0 goes on");
+    session.wait_for_line("the connection to the master was lost; the task dev/waits/0 goes on");
     assert!(is_alive(tasks[0]));
     let master = apart.master();
-    said(&["--master", &apart.address, "stop", "dev/waits"]);
+    stdout_of(&["--master", &apart.address, "stop", "dev/waits"]);
     wait_gone(tasks[0]);
     agent.stop();
     master.stop();
@@ -268,33 +271,33 @@ fn a_master_that_dies_is_told_of_and_the_task_goes_on() {
 
 #[test]
 fn sessions_are_for_owners_and_holders_are_audited_and_end_with_the_token() {
-    let walled = Walled::new();
+    let walled = SecureCell::new();
     make_fifo(&walled.folder.path("never"));
     walled.run("ann", "web", "exec sleep 1000");
-    let exec = |who: &str| [&walled.args(who)[..], &["exec", "ann/web/0", "--"]].concat();
-    let run = |who: &str| cell(&[&exec(who)[..], &["echo", "inside"]].concat());
+    let exec = |user: &str| [&walled.args(user)[..], &["exec", "ann/web/0", "--"]].concat();
+    let run = |user: &str| cell(&[&exec(user)[..], &["echo", "inside"]].concat());
     assert_eq!(text(&run("ann").stdout), "inside\n");
     assert_eq!(text(&run("admin").stdout), "inside\n");
-    let refused = run("bob");
-    assert!(text(&refused.stderr).contains("not-allowed"), "{}", text(&refused.stderr));
-    assert!(refused.stdout.is_empty());
+    let rejected = run("bob");
+    assert!(text(&rejected.stderr).contains("not-allowed"), "{}", text(&rejected.stderr));
+    assert!(rejected.stdout.is_empty());
     let granted = serde_json::json!({ "capabilities": ["enter_tasks"] });
     walled.change(Method::PUT, "/v1/users/bob/capabilities", &granted);
-    let (session, pids) = stays(&walled.folder, &exec("bob"));
+    let (session, pids) = start_staying_session(&walled.folder, &exec("bob"));
     walled.change(
         Method::PUT,
         "/v1/users/bob/capabilities",
         &serde_json::json!({ "capabilities": [] }),
     );
-    session.hear("the session was ended");
+    session.wait_for_line("the session was ended");
     pids.into_iter().for_each(wait_gone);
-    let (session, pids) = stays(&walled.folder, &exec("ann"));
+    let (session, pids) = start_staying_session(&walled.folder, &exec("ann"));
     walled.change(
         Method::DELETE,
         &format!("/v1/tokens/{}", walled.token_of("ann")),
         &serde_json::Value::Null,
     );
-    session.hear("the session was ended");
+    session.wait_for_line("the session was ended");
     pids.into_iter().for_each(wait_gone);
     let audit = walled.audit();
     for line in [
@@ -311,49 +314,49 @@ fn sessions_are_for_owners_and_holders_are_audited_and_end_with_the_token() {
 fn a_task_has_so_many_sessions_and_no_more() {
     let folder = Folder::new();
     let (running, address) = dev(&folder);
-    waiting(&folder, &address);
+    run_waiting_job(&folder, &address);
     let exec = ["--master", &address, "exec", "dev/web/0", "--"];
     let open: Vec<Running> = (0..8)
         .map(|_| {
             let session =
-                Running::start(&[&exec[..], &["sh", "-c", "echo in; sleep 1000"]].concat());
-            session.hear("in");
+                Running::spawn_args(&[&exec[..], &["sh", "-c", "echo in; sleep 1000"]].concat());
+            session.wait_for_line("in");
             session
         })
         .collect();
-    let refused = cell(&[&exec[..], &["true"]].concat());
-    assert!(text(&refused.stderr).contains("overloaded"), "{}", text(&refused.stderr));
+    let rejected = cell(&[&exec[..], &["true"]].concat());
+    assert!(text(&rejected.stderr).contains("overloaded"), "{}", text(&rejected.stderr));
     drop(open);
     let begun = Instant::now();
     while !cell(&[&exec[..], &["true"]].concat()).status.success() {
-        assert!(begun.elapsed() < PATIENCE, "seats are not given back");
+        assert!(begun.elapsed() < TIMEOUT, "seats are not given back");
     }
     running.stop();
 }
 
 #[test]
 fn a_container_is_entered_where_its_task_is() {
-    if !can("a_container_is_entered_where_its_task_is") {
+    if !can_run("a_container_is_entered_where_its_task_is") {
         return;
     }
     let folder = Folder::new();
     let data = folder.path("data");
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
-    let running = Running::start(&args);
+    let running = Running::spawn_args(&args);
     let address = running.address();
-    waiting(&folder, &address);
+    run_waiting_job(&folder, &address);
     let exec = ["--master", &address, "exec", "dev/web/0", "--", "sh", "-c"];
     let inside = "pwd; id -u; echo $CELL_JOB; cat /proc/1/comm; exit 7";
     let output = cell(&[&exec[..], &[inside]].concat());
     assert_eq!(text(&output.stdout), "/work\n65534\nweb\nsleep\n", "{}", text(&output.stderr));
     assert_eq!(output.status.code(), Some(7));
     let exec = ["--master", &address, "exec", "-t", "dev/web/0", "--", "sh", "-c"];
-    let asks = "stty size; echo ready; read word; echo \"<$word $TERM>\"; exit 4";
-    let mut screen = Screen::open((33, 99), &[&exec[..], &[asks]].concat());
-    screen.shows("ready");
-    screen.types("hello\r");
-    screen.shows("<hello vt220>");
+    let script = "stty size; echo ready; read word; echo \"<$word $TERM>\"; exit 4";
+    let mut screen = Screen::open((33, 99), &[&exec[..], &[script]].concat());
+    screen.wait_for_text("ready");
+    screen.type_keys("hello\r");
+    screen.wait_for_text("<hello vt220>");
     assert_eq!(screen.child.wait().unwrap().code(), Some(4));
-    lacks_programs(&address);
+    check_missing_programs(&address);
     running.stop();
 }

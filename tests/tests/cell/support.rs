@@ -10,9 +10,9 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 /// Bounds every wait; nothing takes nearly as long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// Between two looks at what cannot be watched.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub fn repo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -34,26 +34,26 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 /// Standard output of a run that went well.
-pub fn said(args: &[&str]) -> String {
+pub fn stdout_of(args: &[&str]) -> String {
     let output = cell(args);
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
 pub fn json(args: &[&str]) -> serde_json::Value {
-    serde_json::from_str(&said(args)).expect("output is JSON")
+    serde_json::from_str(&stdout_of(args)).expect("output is JSON")
 }
 
 /// Looks until there is something, and fails with `never` where there is nothing in time.
 #[expect(clippy::disallowed_methods, reason = "there is no event to wait for; looks are bounded")]
-pub fn until<T>(never: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn poll_until<T>(never: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{never}");
-        std::thread::sleep(LOOK);
+        assert!(begun.elapsed() < TIMEOUT, "{never}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -86,8 +86,8 @@ impl Drop for Folder {
 
 /// An address nobody listens on, most likely.
 pub fn free_address() -> String {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
-    taken.local_addr().expect("it has an address").to_string()
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
+    listener.local_addr().expect("it has an address").to_string()
 }
 
 /// A `cell` that keeps running.
@@ -97,11 +97,11 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(args: &[&str]) -> Running {
-        Running::of(command(args))
+    pub fn spawn_args(args: &[&str]) -> Running {
+        Running::spawn(command(args))
     }
 
-    pub fn of(mut command: Command) -> Running {
+    pub fn spawn(mut command: Command) -> Running {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().expect("cell starts");
         let (sender, lines) = mpsc::channel();
@@ -122,20 +122,20 @@ impl Running {
     }
 
     /// The first line from here on that has `part` in it.
-    pub fn hear(&self, part: &str) -> String {
-        let mut heard = Vec::new();
+    pub fn wait_for_line(&self, part: &str) -> String {
+        let mut lines_seen = Vec::new();
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) if line.contains(part) => return line,
-                Ok(line) => heard.push(line),
-                Err(why) => panic!("never said {part:?} ({why}):\n{}", heard.join("\n")),
+                Ok(line) => lines_seen.push(line),
+                Err(why) => panic!("never said {part:?} ({why}):\n{}", lines_seen.join("\n")),
             }
         }
     }
 
     /// `host:port` of the URL it says it serves.
     pub fn address(&self) -> String {
-        let line = self.hear(" serves http");
+        let line = self.wait_for_line(" serves http");
         let url = line.split_whitespace().find(|word| word.starts_with("http"));
         let (_, address) = url.and_then(|url| url.split_once("://")).expect("a URL");
         address.to_owned()
@@ -152,7 +152,7 @@ impl Running {
     }
 
     /// Waits until it ends by itself, and well.
-    pub fn ended(mut self) {
+    pub fn wait_success(mut self) {
         let ended = self.child.wait().expect("it ends");
         assert!(ended.success(), "{ended}");
     }
@@ -167,19 +167,20 @@ impl Running {
             let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
             caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0) & 2 != 0
         };
-        until("it never listens for ctrl-c", || listens().then_some(()));
-        let told = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
-        assert!(told.success());
+        poll_until("it never listens for ctrl-c", || listens().then_some(()));
+        let status_of_kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
+        assert!(status_of_kill.success());
         let child = &mut self.child;
-        let ended = until("ctrl-c never ends it", || child.try_wait().expect("it is ours"));
+        let ended = poll_until("ctrl-c never ends it", || child.try_wait().expect("it is ours"));
         (self.lines.iter().collect(), ended.code())
     }
 
     /// As an operator would.
     pub fn stop(mut self) {
         let pid = self.child.id().to_string();
-        let told = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(told.success());
+        let status_of_kill =
+            Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(status_of_kill.success());
         let ended = self.child.wait().expect("it ends");
         assert!(ended.success(), "{ended}");
     }

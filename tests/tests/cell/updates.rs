@@ -1,6 +1,6 @@
 //! Updates one after the other, and tasks that a job has not, as people type them on a real cell.
 
-use crate::support::{Folder, cell, said, text};
+use crate::support::{Folder, cell, stdout_of, text};
 use crate::{dev, wait_for, wait_job};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::task::TaskState;
@@ -24,8 +24,8 @@ fn an_update_that_is_complete_is_closed_by_the_next() {
     crate::wait_machines(&address, 1);
     let run = |words: &[&str]| {
         let output = cell(&[&["--master", &address], words].concat());
-        let heard = text(&output.stdout) + &text(&output.stderr);
-        (output.status.success(), heard)
+        let output_text = text(&output.stdout) + &text(&output.stderr);
+        (output.status.success(), output_text)
     };
     let key = JobKey { user: Name::new("dev").unwrap(), job: Name::new("web").unwrap() };
     let complete = || wait_job(&address, &key, |job, _| job.update_complete);
@@ -36,27 +36,33 @@ fn an_update_that_is_complete_is_closed_by_the_next() {
     wait_for(&address, "web", runs);
     run(&["run", &file(&folder, "two")]);
     complete();
-    let (_, told) = run(&["status", "web"]);
-    assert!(told.starts_with("dev/web: updated, "), "{told}");
-    assert!(told.contains("update from version 1 to 2: complete, not closed yet"), "{told}");
-    let (_, told) = run(&["plan", &file(&folder, "three")]);
-    assert!(told.contains("the update to version 2, which is complete"), "{told}");
-    let (went_well, told) = run(&["run", &file(&folder, "three")]);
-    assert!(went_well, "{told}");
+    let (_, printed) = run(&["status", "web"]);
+    assert!(printed.starts_with("dev/web: updated, "), "{printed}");
+    assert!(printed.contains("update from version 1 to 2: complete, not closed yet"), "{printed}");
+    let (_, printed) = run(&["plan", &file(&folder, "three")]);
+    assert!(printed.contains("the update to version 2, which is complete"), "{printed}");
+    let (went_well, printed) = run(&["run", &file(&folder, "three")]);
+    assert!(went_well, "{printed}");
     let closed = "the update of dev/web to version 2 was complete: it is closed";
-    assert!(told.contains(closed) && told.contains("being updated to version 3"), "{told}");
+    assert!(
+        printed.contains(closed) && printed.contains("being updated to version 3"),
+        "{printed}"
+    );
     complete();
     // What the cell would refuse anyway closes nothing.
     let refused = std::fs::read_to_string(file(&folder, "four")).unwrap();
     std::fs::write(folder.path("gang.json"), refused.replacen('{', r#"{"gang": true, "#, 1))
         .unwrap();
-    let (went_well, told) = run(&["run", &folder.path("gang.json")]);
-    assert!(!went_well && told.contains("field gang"), "{told}");
+    let (went_well, printed) = run(&["run", &folder.path("gang.json")]);
+    assert!(!went_well && printed.contains("field gang"), "{printed}");
     assert!(run(&["update", "web"]).1.contains("update from version 2 to 3 complete, "));
-    let (went_well, told) = run(&["resize", "web", "--tasks", "3"]);
-    assert!(went_well && told.contains("to version 3 was complete: it is closed"), "{told}");
-    let (went_well, told) = run(&["update", "undo", "web"]);
-    assert!(!went_well && told.contains("next: see what it runs: cell status dev/web"), "{told}");
+    let (went_well, printed) = run(&["resize", "web", "--tasks", "3"]);
+    assert!(went_well && printed.contains("to version 3 was complete: it is closed"), "{printed}");
+    let (went_well, printed) = run(&["update", "undo", "web"]);
+    assert!(
+        !went_well && printed.contains("next: see what it runs: cell status dev/web"),
+        "{printed}"
+    );
     running.stop();
 }
 
@@ -65,13 +71,13 @@ fn a_task_that_a_job_has_not_is_told_alike_by_every_command() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     crate::wait_machines(&address, 1);
-    said(&["--master", &address, "run", &file(&folder, "one")]);
-    let asked = ["status web/9", "describe web/9", "stop web/9", "explain web/9", "logs web/9"];
-    for words in asked.into_iter().chain(["status dev/web/9", "status web/[9-10]"]) {
+    stdout_of(&["--master", &address, "run", &file(&folder, "one")]);
+    let commands = ["status web/9", "describe web/9", "stop web/9", "explain web/9", "logs web/9"];
+    for words in commands.into_iter().chain(["status dev/web/9", "status web/[9-10]"]) {
         let words: Vec<&str> = words.split(' ').collect();
-        let heard = text(&cell(&[&["--master", &address], &words[..]].concat()).stderr);
+        let output_text = text(&cell(&[&["--master", &address], &words[..]].concat()).stderr);
         let want = "error: there is no task dev/web/9; it has 2 (no-such-task)";
-        assert!(heard.contains(want), "{words:?}: {heard}");
+        assert!(output_text.contains(want), "{words:?}: {output_text}");
     }
     running.stop();
 }

@@ -1,13 +1,13 @@
 //! What a real task uses: from its processes over the agent and the master to an answer in SQL.
 
-use super::agent::{dev, runs, submit, wait};
-use crate::support::{Folder, PATIENCE, said};
+use super::agent::{dev, is_running_attempt, submit, wait};
+use crate::support::{Folder, TIMEOUT, stdout_of};
 use std::time::Instant;
 
 /// Milli-cores at most, and measurements, of each job.
-fn asked(address: &str) -> Vec<(String, u64, u64)> {
+fn query_usage(address: &str) -> Vec<(String, u64, u64)> {
     let query = "select job, max(cpu_max), sum(samples) from usage group by job order by job";
-    let csv = said(&["--master", address, "sql", query, "-o", "csv"]);
+    let csv = stdout_of(&["--master", address, "sql", query, "-o", "csv"]);
     let number = |text: Option<&str>| text.unwrap_or_default().trim().parse::<u64>().unwrap();
     let row = |line: &str| {
         let mut cells = line.split(',');
@@ -26,11 +26,11 @@ fn a_task_that_spins_is_seen_to_in_sql_and_one_that_sleeps_is_not() {
             "limits": { "cpu": 300, "ram": 64 << 20 }, "command": ["sh", "-c", script],
         }});
         submit(&folder, &address, job, 1, "", &task.to_string());
-        wait(&address, job, runs(1));
+        wait(&address, job, is_running_attempt(1));
     }
     let begin = Instant::now();
     loop {
-        let found = asked(&address);
+        let found = query_usage(&address);
         if let [(first, calm, _), (second, busy, samples)] = &found[..]
             && *samples > 1
             && *busy >= 100
@@ -39,7 +39,7 @@ fn a_task_that_spins_is_seen_to_in_sql_and_one_that_sleeps_is_not() {
             assert!(calm < busy, "{found:?}");
             break;
         }
-        assert!(begin.elapsed() < PATIENCE, "never seen: {found:?}");
+        assert!(begin.elapsed() < TIMEOUT, "never seen: {found:?}");
     }
     running.stop();
 }

@@ -4,7 +4,7 @@
 //! What differs from run to run (addresses, times, lengths of time) is masked before comparing.
 
 use crate::session::Screen;
-use crate::support::{Folder, cell, command, json, repo, said, text};
+use crate::support::{Folder, cell, command, json, repo, stdout_of, text};
 use crate::{Running, dev, wait_for};
 use cellwright_api::types::TaskView;
 use cellwright_cell::task::TaskState;
@@ -17,13 +17,13 @@ const WIDTH: usize = 80;
 /// A session at a terminal.
 struct Session {
     address: String,
-    said: String,
+    transcript: String,
 }
 
 impl Session {
-    fn run(&mut self, typed: &[&str]) -> i32 {
-        let output = cell(&[&["--master", &self.address], typed].concat());
-        let words: Vec<String> = typed
+    fn run(&mut self, args: &[&str]) -> i32 {
+        let output = cell(&[&["--master", &self.address], args].concat());
+        let words: Vec<String> = args
             .iter()
             .map(|word| match word.rsplit_once('/') {
                 // Files of the test have a folder of their own.
@@ -32,33 +32,33 @@ impl Session {
             })
             .collect();
         let code = output.status.code().expect("it ended by itself");
-        writeln!(self.said, "$ cell {}", words.join(" ")).unwrap();
-        self.said.push_str(&text(&output.stdout));
-        self.said.push_str(&text(&output.stderr));
+        writeln!(self.transcript, "$ cell {}", words.join(" ")).unwrap();
+        self.transcript.push_str(&text(&output.stdout));
+        self.transcript.push_str(&text(&output.stderr));
         if code != 0 {
-            writeln!(self.said, "[exit code {code}]").unwrap();
+            writeln!(self.transcript, "[exit code {code}]").unwrap();
         }
         code
     }
 
     /// Compares with what is kept, or keeps it.
     fn finish(self, name: &str) {
-        let said = masked(&self.said.replace(&self.address, "ADDRESS"));
-        for line in said.lines() {
+        let transcript = mask_variable_parts(&self.transcript.replace(&self.address, "ADDRESS"));
+        for line in transcript.lines() {
             assert!(line.chars().count() <= WIDTH, "wider than {WIDTH}: {line}");
         }
         let path: PathBuf = repo().join("crates/cli/tests/transcripts").join(name);
         if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
-            std::fs::write(&path, said).unwrap();
+            std::fs::write(&path, transcript).unwrap();
             return;
         }
-        let kept = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(said, kept, "{name} differs; UPDATE_TRANSCRIPTS=1 writes it anew");
+        let expected = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(transcript, expected, "{name} differs; UPDATE_TRANSCRIPTS=1 writes it anew");
     }
 }
 
 /// `12 s`, `3 min` and dates, whatever they are.
-fn masked(text: &str) -> String {
+fn mask_variable_parts(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
@@ -108,7 +108,7 @@ fn a_session_with_jobs_reads_like_this() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     crate::wait_machines(&address, 1);
-    let mut session = Session { address: address.clone(), said: String::new() };
+    let mut session = Session { address: address.clone(), transcript: String::new() };
     session.run(&["status"]);
     session.run(&["run", "examples/hello.json"]);
     let all_run = |tasks: &[TaskView]| tasks.iter().all(|task| task.state == TaskState::Running);
@@ -145,7 +145,7 @@ fn ends_of_tasks_read_like_this_and_wait_returns_their_code() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     crate::wait_machines(&address, 1);
-    let mut session = Session { address: address.clone(), said: String::new() };
+    let mut session = Session { address: address.clone(), transcript: String::new() };
     let once = r#""restart": {"max_failures": 0},"#;
     // Most of an hour has two digits of minutes for as long as the test lasts.
     let slowly = r#""restart": {"backoff": 3000000, "backoff_max": 3000000},"#;
@@ -177,7 +177,7 @@ fn every_read_command_has_every_form() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     let at = ["--master", address.as_str()];
-    said(&[&at[..], &["run", "examples/hello.json"]].concat());
+    stdout_of(&[&at[..], &["run", "examples/hello.json"]].concat());
     let reads: [&[&str]; 8] = [
         &["job", "status"],
         &["job", "status", "dev/hello"],
@@ -189,17 +189,17 @@ fn every_read_command_has_every_form() {
         &["describe", "dev/hello"],
     ];
     for read in reads {
-        let shown = |form: &str| said(&[&at[..], read, &["-o", form]].concat());
-        let value: serde_json::Value = serde_json::from_str(&shown("json")).unwrap();
+        let displayed = |form: &str| stdout_of(&[&at[..], read, &["-o", form]].concat());
+        let value: serde_json::Value = serde_json::from_str(&displayed("json")).unwrap();
         let lines = match &value {
             serde_json::Value::Array(items) => items.len(),
             _ => 1,
         };
-        let names = shown("name");
+        let names = displayed("name");
         assert_eq!(names.lines().count(), lines, "{read:?}: {names}");
-        assert_eq!(shown("jsonl").lines().count(), lines, "{read:?}");
-        assert!(shown("yaml").contains("name: "), "{read:?}");
-        assert!(!shown("table").is_empty() && !shown("wide").is_empty(), "{read:?}");
+        assert_eq!(displayed("jsonl").lines().count(), lines, "{read:?}");
+        assert!(displayed("yaml").contains("name: "), "{read:?}");
+        assert!(!displayed("table").is_empty() && !displayed("wide").is_empty(), "{read:?}");
         // What the environment says holds where the command line says nothing.
         let by_environment = command(&[&at[..], read].concat()).env("CELL_OUTPUT", "name").output();
         assert_eq!(text(&by_environment.unwrap().stdout), names, "{read:?}");
@@ -218,7 +218,7 @@ fn followers_of_events_see_what_they_asked_for_and_nothing_else() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
     crate::wait_machines(&address, 1);
-    let at = |words: &[&str]| said(&[&["--master", address.as_str()], words].concat());
+    let at = |words: &[&str]| stdout_of(&[&["--master", address.as_str()], words].concat());
     at(&["run", &job(&folder, "other", r#"["sim", "finish", "1"]"#, "")]);
     at(&[
         "run",
@@ -226,16 +226,16 @@ fn followers_of_events_see_what_they_asked_for_and_nothing_else() {
     ]);
     let follow = ["--master", address.as_str(), "events", "--follow"];
     let of_job = ["--job", "mine", "--kind", "job"];
-    let job_alone = Running::start(&[&follow[..], &of_job].concat());
+    let job_alone = Running::spawn_args(&[&follow[..], &of_job].concat());
     let of_machine = ["--machine", "dev-0", "--kind", "machine"];
-    let on_machine = Running::start(&[&follow[..], &of_machine].concat());
+    let on_machine = Running::spawn_args(&[&follow[..], &of_machine].concat());
     at(&["wait", "other"]);
-    assert!(job_alone.hear("dev/").contains("dev/mine submitted"));
-    assert!(job_alone.hear("dev/").contains("dev/mine accepted"));
-    assert!(job_alone.hear("dev/").contains("dev/mine failed"));
-    on_machine.hear("dev-0 added");
+    assert!(job_alone.wait_for_line("dev/").contains("dev/mine submitted"));
+    assert!(job_alone.wait_for_line("dev/").contains("dev/mine accepted"));
+    assert!(job_alone.wait_for_line("dev/").contains("dev/mine failed"));
+    on_machine.wait_for_line("dev-0 added");
     at(&["drain", "-m", "dev-0"]);
-    assert!(on_machine.hear("drain").contains("dev-0 drain started"));
+    assert!(on_machine.wait_for_line("drain").contains("dev-0 drain started"));
     job_alone.kill();
     on_machine.kill();
     running.stop();
@@ -251,19 +251,19 @@ fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once
     let spec = r#"{"name": "large", "priority": 100, "count": 2, "task":
         {"limits": {"cpu": 900000, "ram": 33554432}, "command": ["true"]}}"#;
     std::fs::write(&large, spec).unwrap();
-    said(&[&at[..], &["run", &large]].concat());
-    let refused = |words: &[&str], code: i32| {
+    stdout_of(&[&at[..], &["run", &large]].concat());
+    let rejected = |words: &[&str], code: i32| {
         let output = cell(&[&at[..], words].concat());
         assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
         text(&output.stderr)
     };
-    let absent = refused(&["logs", "large/[5-9]"], 1);
+    let absent = rejected(&["logs", "large/[5-9]"], 1);
     assert!(absent.contains("dev/large has no task 5-9"), "{absent}");
-    let kinds = refused(&["events", "--kind", "tsk"], 2);
+    let kinds = rejected(&["events", "--kind", "tsk"], 2);
     assert!(kinds.contains("task") && kinds.contains("machine"), "{kinds}");
-    let endless = refused(&["events", "-o", "json", "--follow"], 2);
+    let endless = rejected(&["events", "-o", "json", "--follow"], 2);
     assert!(endless.contains("-o jsonl"), "{endless}");
-    let events = said(&[&at[..], &["events", "-o", "json"]].concat());
+    let events = stdout_of(&[&at[..], &["events", "-o", "json"]].concat());
     let events: serde_json::Value = serde_json::from_str(&events).unwrap();
     assert!(events.as_array().unwrap().iter().any(|event| event["object"] == "dev/large/0"));
     let wait =
@@ -271,15 +271,15 @@ fn output_of_a_task_without_a_place_is_waited_for_and_absent_tasks_are_told_once
     assert_eq!(wait.status.code(), Some(3), "{}", text(&wait.stderr));
     let ended: serde_json::Value = serde_json::from_str(&text(&wait.stdout)).unwrap();
     assert_eq!((&ended["outcome"], &ended["exit"]), (&"not_placed".into(), &3.into()));
-    let both = Running::start(&[&at[..], &["logs", "-f", "large/[0-4]"]].concat());
-    both.hear("dev/large has no task 2-4");
-    let one = Running::start(&[&at[..], &["logs", "-f", "large/0"]].concat());
-    one.hear("dev/large/0 waits for a place");
-    both.hear("waits for a place");
-    said(&[&at[..], &["stop", "large"]].concat());
-    one.hear("dev/large/0 ended without having run");
-    one.ended();
-    both.ended();
+    let both = Running::spawn_args(&[&at[..], &["logs", "-f", "large/[0-4]"]].concat());
+    both.wait_for_line("dev/large has no task 2-4");
+    let one = Running::spawn_args(&[&at[..], &["logs", "-f", "large/0"]].concat());
+    one.wait_for_line("dev/large/0 waits for a place");
+    both.wait_for_line("waits for a place");
+    stdout_of(&[&at[..], &["stop", "large"]].concat());
+    one.wait_for_line("dev/large/0 ended without having run");
+    one.wait_success();
+    both.wait_success();
     running.stop();
 }
 
@@ -290,23 +290,23 @@ fn whoever_waits_for_a_drain_hears_what_holds_it_up() {
     crate::wait_machines(&address, 1);
     let at = ["--master", address.as_str()];
     let stays = job(&folder, "stays", r#"["sleep", "1000"]"#, r#""count": 2, "max_down": 0,"#);
-    said(&[&at[..], &["run", &stays]].concat());
+    stdout_of(&[&at[..], &["run", &stays]].concat());
     wait_for(&address, "stays", |tasks| {
         tasks.len() == 2 && tasks.iter().all(|task| task.state == TaskState::Running)
     });
     let drain = [&at[..], &["drain", "-m", "dev-0", "--wait"]].concat();
-    let (told, code) = Running::start(&drain).interrupt();
-    assert_eq!(code, Some(130), "{told:?}");
-    assert!(told.iter().any(|line| line == "next: cell drain dev-0 --wait"), "{told:?}");
-    let waits = Running::start(&drain);
-    waits.hear("machine dev-0: 2 tasks left");
-    waits.hear("2 tasks wait for max_down of dev/stays: 0 are down");
+    let (printed, code) = Running::spawn_args(&drain).interrupt();
+    assert_eq!(code, Some(130), "{printed:?}");
+    assert!(printed.iter().any(|line| line == "next: cell drain dev-0 --wait"), "{printed:?}");
+    let waits = Running::spawn_args(&drain);
+    waits.wait_for_line("machine dev-0: 2 tasks left");
+    waits.wait_for_line("2 tasks wait for max_down of dev/stays: 0 are down");
     let mut screen = Screen::open((24, 120), &drain);
-    screen.shows("machine dev-0: 2 tasks left; 2 tasks wait for max_down of dev/stays");
-    said(&[&at[..], &["stop", "stays"]].concat());
-    waits.hear("machine dev-0 has no tasks any more");
-    waits.ended();
-    screen.shows("machine dev-0 has no tasks any more");
+    screen.wait_for_text("machine dev-0: 2 tasks left; 2 tasks wait for max_down of dev/stays");
+    stdout_of(&[&at[..], &["stop", "stays"]].concat());
+    waits.wait_for_line("machine dev-0 has no tasks any more");
+    waits.wait_success();
+    screen.wait_for_text("machine dev-0 has no tasks any more");
     running.stop();
 }
 
@@ -314,15 +314,15 @@ fn whoever_waits_for_a_drain_hears_what_holds_it_up() {
 fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "1");
-    let at = |words: &[&str]| said(&[&["--master", address.as_str()], words].concat());
+    let at = |words: &[&str]| stdout_of(&[&["--master", address.as_str()], words].concat());
     at(&["user", "add", "ann"]);
     let again = cell(&["--master", &address, "user", "add", "ann"]);
-    let said = text(&again.stderr);
-    assert_eq!(again.status.code(), Some(1), "{said}");
-    assert!(said.contains("user ann exists already"), "{said}");
+    let transcript = text(&again.stderr);
+    assert_eq!(again.status.code(), Some(1), "{transcript}");
+    assert!(transcript.contains("user ann exists already"), "{transcript}");
     assert!(
-        said.contains("next: cell user show ann; one more token: cell user token ann"),
-        "{said}"
+        transcript.contains("next: cell user show ann; one more token: cell user token ann"),
+        "{transcript}"
     );
     assert_eq!(at(&["user", "token", "ann"]), "an open master asks for no token\n");
     let unbounded = at(&["user", "show", "dev"]);
@@ -331,8 +331,8 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
     let revoked = at(&["user", "revoke", "ann", "manage_users"]);
     assert_eq!(revoked, "user ann has now: read output\n");
     at(&["quota", "set", "ann", "batch", "--cpu", "1", "--ram", "1GiB"]);
-    let shown = at(&["user", "show", "ann"]);
-    assert!(shown.contains("batch") && shown.contains("1 core"), "{shown}");
+    let displayed = at(&["user", "show", "ann"]);
+    assert!(displayed.contains("batch") && displayed.contains("1 core"), "{displayed}");
     let file = job(&folder, "work", r#"["sim", "finish", "1"]"#, "");
     at(&["run", &file, "--owner", "ann"]);
     at(&["wait", "ann/work"]);
@@ -355,9 +355,9 @@ fn users_tokens_and_the_audit_log_are_managed_by_commands() {
 fn a_folder_of_virtual_machines_is_served_by_another_number_of_them() {
     let folder = Folder::new();
     let (running, address) = dev(&folder, "3");
-    let names = |address: &str| said(&["--master", address, "machine", "ls", "-o", "name"]);
+    let names = |address: &str| stdout_of(&["--master", address, "machine", "ls", "-o", "name"]);
     crate::wait_machines(&address, 3);
-    let removed = said(&["--master", &address, "machine", "rm", "dev-0"]);
+    let removed = stdout_of(&["--master", &address, "machine", "rm", "dev-0"]);
     assert!(removed.contains("start `cell dev` again"), "{removed}");
     running.stop();
     let (running, address) = dev(&folder, "1");
@@ -370,12 +370,12 @@ fn a_folder_of_virtual_machines_is_served_by_another_number_of_them() {
 #[test]
 fn completion_and_manual_pages_are_made_from_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = said(&["completion", shell]);
+        let script = stdout_of(&["completion", shell]);
         assert!(script.contains("describe") && script.contains("cell"), "{shell}");
     }
     let folder = Folder::new();
-    let told = said(&["man", &folder.path("man")]);
-    assert!(told.contains("pages in "), "{told}");
+    let printed = stdout_of(&["man", &folder.path("man")]);
+    assert!(printed.contains("pages in "), "{printed}");
     let page = std::fs::read_to_string(folder.path("man/cell-status.1")).unwrap();
     assert!(page.contains("\\-\\-watch"), "{page}");
 }
@@ -389,23 +389,23 @@ fn history_is_written_in_the_tables_of_public_traces() {
     for (name, command) in
         [("good", r#"["sim", "finish", "1"]"#), ("bad", r#"["sim", "fail", "1"]"#)]
     {
-        said(&["--master", &address, "run", &job(&folder, name, command, once)]);
+        stdout_of(&["--master", &address, "run", &job(&folder, name, command, once)]);
         cell(&["--master", &address, "wait", name]);
     }
     let trace = folder.path("trace");
     let export = ["--master", &address, "sql", "--export-trace", &trace];
-    let told = said(&[&export[..], &["-o", "json"]].concat());
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert!(told["largest_machine"]["cpu"].as_u64() > Some(0), "{told}");
+    let printed = stdout_of(&[&export[..], &["-o", "json"]].concat());
+    let printed: serde_json::Value = serde_json::from_str(&printed).unwrap();
+    assert!(printed["largest_machine"]["cpu"].as_u64() > Some(0), "{printed}");
     let rows = |table: &str| -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(format!("{trace}/{table}.csv")).unwrap();
         text.lines().skip(1).map(|row| row.split(',').map(str::to_owned).collect()).collect()
     };
-    let tables = told["tables"].as_array().unwrap();
-    assert_eq!(tables.len(), 5, "{told}");
+    let tables = printed["tables"].as_array().unwrap();
+    assert_eq!(tables.len(), 5, "{printed}");
     for table in tables {
         let written = rows(table["name"].as_str().unwrap()).len() as u64;
-        assert_eq!(table["rows"].as_u64(), Some(written), "{told}");
+        assert_eq!(table["rows"].as_u64(), Some(written), "{printed}");
     }
     let jobs = rows("collection_events");
     let of = |job: &str| -> Vec<&Vec<String>> { jobs.iter().filter(|row| row[9] == job).collect() };

@@ -1,35 +1,35 @@
 //! Folders that machines lend, by the real binary: tasks that borrow one run where it is lent, and
 //! wait where nobody lends it, with the reason.
 
-use crate::agent::{runs, wait};
-use crate::contain::can;
-use crate::support::{Folder, Running, cell, command, free_address, json, said, text};
+use crate::agent::{is_running_attempt, wait};
+use crate::containers::can_run;
+use crate::support::{Folder, Running, cell, command, free_address, json, stdout_of, text};
 use serde_json::{Value, json as value};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// Two machines of containers on one computer: `m1` lends nothing, `m2` a folder.
-struct Pair {
+struct TwoAgents {
     folder: Folder,
     address: String,
-    lent: String,
+    volume_path: String,
     running: Vec<Running>,
 }
 
-impl Pair {
-    fn open() -> Pair {
+impl TwoAgents {
+    fn open() -> TwoAgents {
         let (folder, address) = (Folder::new(), free_address());
-        let lent = folder.path("lent");
-        fs::create_dir(&lent).unwrap();
-        fs::set_permissions(&lent, fs::Permissions::from_mode(0o777)).unwrap();
+        let volume_path = folder.path("lent");
+        fs::create_dir(&volume_path).unwrap();
+        fs::set_permissions(&volume_path, fs::Permissions::from_mode(0o777)).unwrap();
         let masters = folder.path("masters");
         let dev = ["master", "start", "--dev", "--data-dir", &masters, "--listen", &address];
-        let master = Running::start(&dev);
+        let master = Running::spawn_args(&dev);
         master.address();
-        let mut pair = Pair { folder, address, lent, running: vec![master] };
+        let mut pair = TwoAgents { folder, address, volume_path, running: vec![master] };
         pair.agent(1, "[]");
-        pair.agent(2, &format!("[{:?}]", pair.lent));
+        pair.agent(2, &format!("[{:?}]", pair.volume_path));
         pair
     }
 
@@ -45,8 +45,8 @@ impl Pair {
         );
         fs::write(&file, config).unwrap();
         let args = ["--master", &self.address, "agent", "start", "--config", &file];
-        let agent = Running::start(&args);
-        agent.hear(&format!("cell agent of {name}"));
+        let agent = Running::spawn_args(&args);
+        agent.wait_for_line(&format!("cell agent of {name}"));
         self.running.push(agent);
     }
 
@@ -71,15 +71,15 @@ impl Pair {
 
     fn run(&self, job: &str, count: u32, isolation: &Value, more: &Value) {
         let file = self.file(job, count, isolation, more);
-        said(&["--master", &self.address, "run", &file]);
+        stdout_of(&["--master", &self.address, "run", &file]);
     }
 
     fn explain(&self, task: &str) -> String {
-        flat(&said(&["--master", &self.address, "explain", task]))
+        single_line(&stdout_of(&["--master", &self.address, "explain", task]))
     }
 }
 
-impl Drop for Pair {
+impl Drop for TwoAgents {
     fn drop(&mut self) {
         // Tasks go with their jobs, jobs before machines, machines before masters.
         for job in ["left", "both", "held", "nowhere"] {
@@ -89,34 +89,35 @@ impl Drop for Pair {
         }
         while let Some(running) = self.running.pop() {
             let _ = Command::new("kill").args(["-TERM", &running.pid().to_string()]).status();
-            running.ended();
+            running.wait_success();
         }
     }
 }
 
 /// Without the ends of lines.
-fn flat(text: &str) -> String {
+fn single_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn borrows(source: &str) -> Value {
+fn volume_spec(source: &str) -> Value {
     value!({ "volumes": [{ "source": source, "target": "/data", "writable": true }] })
 }
 
 #[test]
 fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
-    if !can("a_cell_for_trying_things_out_lends_what_its_flags_say") {
+    if !can_run("a_cell_for_trying_things_out_lends_what_its_flags_say") {
         return;
     }
     let folder = Folder::new();
-    let [data, lent, shown] = ["data", "lent", "shown"].map(|name| folder.path(name));
-    for path in [&lent, &shown] {
+    let [data, volume_path, displayed] = ["data", "lent", "shown"].map(|name| folder.path(name));
+    for path in [&volume_path, &displayed] {
         fs::create_dir(path).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
-    let read_only = format!("{shown}:ro");
+    let read_only = format!("{displayed}:ro");
     let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--driver", "container"];
-    let running = Running::start(&[&args[..], &["--lend", &lent, "--lend", &read_only]].concat());
+    let running =
+        Running::spawn_args(&[&args[..], &["--lend", &volume_path, "--lend", &read_only]].concat());
     let address = running.address();
     let spec = value!({
         "name": "keeps", "priority": 100, "restart": { "max_failures": 0 },
@@ -124,65 +125,66 @@ fn a_cell_for_trying_things_out_lends_what_its_flags_say() {
             "limits": { "cpu": 100, "ram": 64 << 20 },
             "command": ["sh", "-c", "touch /data/kept && ! touch /shown/kept"],
             "isolation": { "volumes": [
-                { "source": lent, "target": "/data", "writable": true },
-                { "source": shown, "target": "/shown", "writable": false },
+                { "source": volume_path, "target": "/data", "writable": true },
+                { "source": displayed, "target": "/shown", "writable": false },
             ]},
         },
     });
     let file = folder.path("keeps.json");
     fs::write(&file, spec.to_string()).unwrap();
-    said(&["--master", &address, "run", &file, "--wait"]);
-    assert!(fs::exists(format!("{lent}/kept")).unwrap());
-    assert!(!fs::exists(format!("{shown}/kept")).unwrap());
+    stdout_of(&["--master", &address, "run", &file, "--wait"]);
+    assert!(fs::exists(format!("{volume_path}/kept")).unwrap());
+    assert!(!fs::exists(format!("{displayed}/kept")).unwrap());
     running.stop();
-    let refused = cell(&["dev", "--data-dir", &data, "--lend", &lent, "--driver", "process"]);
-    assert!(text(&refused.stderr).contains("--lend is for tasks in containers"));
+    let rejected =
+        cell(&["dev", "--data-dir", &data, "--lend", &volume_path, "--driver", "process"]);
+    assert!(text(&rejected.stderr).contains("--lend is for tasks in containers"));
 }
 
 #[test]
 fn a_cell_without_containers_says_that_it_lends_nothing() {
     let folder = Folder::new();
-    let (data, lent) = (folder.path("data"), folder.path("lent"));
-    fs::create_dir(&lent).unwrap();
-    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--lend", &lent];
+    let (data, volume_path) = (folder.path("data"), folder.path("lent"));
+    fs::create_dir(&volume_path).unwrap();
+    let args = ["dev", "--data-dir", &data, "--listen", "127.0.0.1:0", "--lend", &volume_path];
     // A container runtime is found by its name.
     let mut dev = command(&args);
     dev.env("PATH", folder.path("nothing"));
-    let running = Running::of(dev);
-    running.hear("--lend lends nothing, and tasks with volumes wait: no containers here");
-    running.hear("it is for this account alone");
+    let running = Running::spawn(dev);
+    running.wait_for_line("--lend lends nothing, and tasks with volumes wait: no containers here");
+    running.wait_for_line("it is for this account alone");
     running.stop();
 }
 
 #[test]
 fn tasks_that_borrow_a_folder_run_where_it_is_lent_and_wait_where_it_is_not() {
-    if !can("volumes") {
+    if !can_run("volumes") {
         return;
     }
-    let pair = Pair::open();
+    let pair = TwoAgents::open();
     // Once something runs there, the machine that lends nothing is known to be up.
-    let place = value!({ "attribute": "place", "operator": { "equal": { "text": "m1" } } });
-    let on_m1 = value!({ "constraints": [place] });
+    let constraint = value!({ "attribute": "place", "operator": { "equal": { "text": "m1" } } });
+    let on_m1 = value!({ "constraints": [constraint] });
     pair.run("left", 1, &value!({}), &on_m1);
-    wait(&pair.address, "left", runs(1));
-    pair.run("both", 2, &borrows(&pair.lent), &value!({}));
-    let tasks = wait(&pair.address, "both", runs(1));
+    wait(&pair.address, "left", is_running_attempt(1));
+    pair.run("both", 2, &volume_spec(&pair.volume_path), &value!({}));
+    let tasks = wait(&pair.address, "both", is_running_attempt(1));
     assert!(tasks.iter().all(|task| task.machine.as_ref().unwrap().as_str() == "m2"));
-    let shown = said(&["--master", &pair.address, "machine", "show", "m2", "-o", "json"]);
-    assert!(shown.contains(&format!("\"volume.{}\"", pair.lent)), "{shown}");
+    let displayed = stdout_of(&["--master", &pair.address, "machine", "show", "m2", "-o", "json"]);
+    assert!(displayed.contains(&format!("\"volume.{}\"", pair.volume_path)), "{displayed}");
 
     // The one machine that it may run on lends nothing.
-    pair.run("held", 1, &borrows(&pair.lent), &on_m1);
+    pair.run("held", 1, &volume_spec(&pair.volume_path), &on_m1);
     let why = pair.explain("dev/held/0");
     assert!(why.contains("1 does not lend volume"), "{why}");
-    assert!(why.contains(&format!("cell dev --lend {}", pair.lent)), "{why}");
+    assert!(why.contains(&format!("cell dev --lend {}", pair.volume_path)), "{why}");
     assert!(why.contains("1 fails the constraint place = m1"), "{why}");
 
-    let file = pair.file("nowhere", 1, &borrows("/no/such/folder"), &value!({}));
+    let file = pair.file("nowhere", 1, &volume_spec("/no/such/folder"), &value!({}));
     let planned = cell(&["--master", &pair.address, "plan", &file]);
-    let planned = flat(&text(&planned.stdout));
+    let planned = single_line(&text(&planned.stdout));
     assert!(planned.contains("2 do not lend volume /no/such/folder for writing"), "{planned}");
-    said(&["--master", &pair.address, "run", &file]);
+    stdout_of(&["--master", &pair.address, "run", &file]);
     let why = json(&["--master", &pair.address, "explain", "dev/nowhere/0", "-o", "json"]);
     let (code, machines) = (&why["reasons"][0]["code"], &why["reasons"][0]["machines"]);
     assert_eq!((code, machines), (&value!("volume"), &value!(2)), "{why}");

@@ -17,9 +17,9 @@ async fn kill_the_leader(cell: &mut Replicas) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_are_replaced_while_leaders_are_killed_and_every_promise_holds() {
-    let Some(mut cell) = Replicas::lay(3).await else { return };
+    let Some(mut cell) = Replicas::launch(3).await else { return };
     let load = Load::start(&cell, 4).await;
-    load.goes_on(&cell, 50).await;
+    load.wait_for_writes(&cell, 50).await;
     let before = cell.leader().await;
     for round in 0..ROUNDS {
         let leader = cell.leader().await.host;
@@ -33,10 +33,10 @@ async fn members_are_replaced_while_leaders_are_killed_and_every_promise_holds()
         // And again while the newcomer is taken in and follows the log.
         cell.start(out);
         kill_the_leader(&mut cell).await;
-        cell.voters(3).await;
-        load.goes_on(&cell, 50).await;
+        cell.wait_for_voters(3).await;
+        load.wait_for_writes(&cell, 50).await;
     }
-    let ledger = load.ends_well(&cell).await;
+    let ledger = load.stop_and_check(&cell).await;
     let after = cell.leader().await;
     println!(
         "{ROUNDS} members replaced: {} writes, {} reads; term {} to {}",

@@ -1,12 +1,12 @@
 //! Masters whose disks fill up, on small file systems of their own; and a follower that was away.
 
-use cellwright_api::client::Change;
+use cellwright_api::client::ChangeOptions;
 use cellwright_api::error::Code;
 use cellwright_api::types::Changed;
 use cellwright_tests::hosts::Host;
 use cellwright_tests::load::{Load, add_register, read, write};
-use cellwright_tests::replicas::{Plan, Replicas};
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::replicas::{Replicas, ReplicasPlan};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use hyper::Method;
 use serde_json::json;
 use std::fs::File;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 const MIB: u64 = 1 << 20;
 /// How long a follower is away: dozens of election timeouts.
-const AWAY: Duration = Duration::from_secs(8);
+const DISCONNECTED_FOR: Duration = Duration::from_secs(8);
 const CHANGES: [(&str, &str); 2] = [
     ("supervise_scheduler = true", "supervise_scheduler = false"),
     ("disk_reserve = \"512MiB\"", "disk_reserve = \"64MiB\""),
@@ -42,8 +42,8 @@ fn run(command: &mut Command) {
 
 /// Three masters, each with a disk of 256 MiB.
 async fn on_small_disks() -> Option<(Disks, Replicas)> {
-    let plan = Plan { masters: 3, spare: 0, changes: &CHANGES };
-    let mut cell = Replicas::lay_out(&plan).await?;
+    let plan = ReplicasPlan { masters: 3, spare: 0, changes: &CHANGES };
+    let mut cell = Replicas::launch_with(&plan).await?;
     let mut disks = Disks(Vec::new());
     let hosts: Vec<Host> = cell.masters().collect();
     hosts.iter().for_each(|host| cell.kill(*host));
@@ -81,24 +81,24 @@ fn empty(cell: &Replicas, host: Host) {
 }
 
 /// What `cell status` says, on one line, once it holds this.
-async fn told(cell: &Replicas, words: &str) -> String {
-    let deadline = Instant::now() + PATIENCE;
+async fn status_with(cell: &Replicas, words: &str) -> String {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let said = cell.cell(&["status"]).unwrap_or_else(|why| why);
-        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        if said.contains(words) {
-            return said;
+        let status = cell.cell(&["status"]).unwrap_or_else(|why| why);
+        let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+        if status.contains(words) {
+            return status;
         }
-        assert!(Instant::now() < deadline, "never told {words:?}; last: {said}");
-        sleep(LOOK).await;
+        assert!(Instant::now() < deadline, "never told {words:?}; last: {status}");
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_was_cut_off_returns_without_an_election() {
-    let Some(cell) = Replicas::lay(3).await else { return };
+    let Some(cell) = Replicas::launch(3).await else { return };
     let load = Load::start(&cell, 4).await;
-    load.goes_on(&cell, 50).await;
+    load.wait_for_writes(&cell, 50).await;
     let before = cell.leader().await;
     let away = cell.hosts.all().find(|host| *host != before.host).expect("a follower");
     let struck = Instant::now();
@@ -106,11 +106,11 @@ async fn a_follower_that_was_cut_off_returns_without_an_election() {
         cell.hosts.deafen(away, other);
         cell.hosts.deafen(other, away);
     }
-    load.goes_on(&cell, 100).await;
-    sleep_until(struck + AWAY).await;
+    load.wait_for_writes(&cell, 100).await;
+    sleep_until(struck + DISCONNECTED_FOR).await;
     cell.hosts.heal();
-    load.goes_on(&cell, 100).await;
-    load.ends_well(&cell).await;
+    load.wait_for_writes(&cell, 100).await;
+    load.stop_and_check(&cell).await;
     assert_eq!(cell.leader().await, before, "the same leader in the same term");
 }
 
@@ -121,12 +121,12 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
     add_register(&client, 0).await.expect("a user is added");
     write(&client, 0, 1).await.expect("a write");
     let machine = json!({ "name": "n1", "capacity": { "cpu": 1000, "ram": 1 << 30 } });
-    let (path, any) = ("/v1/machines", Change::default());
+    let (path, any) = ("/v1/machines", ChangeOptions::default());
     let added = client.change::<_, Changed>(Method::POST, path, Some(&machine), &any).await;
     added.expect("a machine is added");
     let old = cell.leader().await;
     fill(&cell, old.host, 40 * MIB);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let mut value = 1;
     while cell.leader().await.host == old.host {
         assert!(Instant::now() < deadline, "nobody took over: {}", cell.output());
@@ -135,20 +135,20 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
     }
     write(&client, 0, value + 1).await.expect("writes go on");
     let name = format!("master m{} has", old.host);
-    let said = told(&cell, &name).await;
-    assert!(said.contains("less than its reserve"), "{said}");
+    let status = status_with(&cell, &name).await;
+    assert!(status.contains("less than its reserve"), "{status}");
 
     let others: Vec<Host> = cell.masters().filter(|host| *host != old.host).collect();
     others.iter().for_each(|host| fill(&cell, *host, 40 * MIB));
-    let deadline = Instant::now() + PATIENCE;
-    let refused = loop {
+    let deadline = Instant::now() + TIMEOUT;
+    let rejection = loop {
         value += 1;
         match write(&client, 0, value).await {
             Ok(_) => assert!(Instant::now() < deadline, "never refused"),
             Err(refused) => break refused,
         }
     };
-    assert_eq!(refused.code(), Some(Code::DiskFull), "{refused}");
+    assert_eq!(rejection.code(), Some(Code::DiskFull), "{rejection}");
     let saved = cell.cell(&["checkpoint", "save"]).expect_err("what is left is the log's");
     assert!(saved.contains("free"), "{saved}");
     let removed = cell.cell(&["machine", "rm", "n1"]);
@@ -163,8 +163,8 @@ async fn a_leader_low_on_disk_hands_over_and_removals_are_taken_when_all_are() {
     write(&client, 1, 7).await.expect("a write");
     assert_eq!(read(&client, 1).await.expect("a read").value, 7);
     // The others are asked every few seconds how much room they have.
-    let deadline = Instant::now() + PATIENCE;
-    while told(&cell, "cell at").await.contains("less than its reserve") {
+    let deadline = Instant::now() + TIMEOUT;
+    while status_with(&cell, "cell at").await.contains("less than its reserve") {
         assert!(Instant::now() < deadline, "the alarm stays: {}", cell.output());
     }
 }
@@ -179,17 +179,17 @@ async fn a_start_on_a_full_disk_says_so() {
     cell.kill(victim);
     fill(&cell, victim, 0);
     cell.start(victim);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let dir = cell.data_dir(victim).display().to_string();
     let words = [format!("the disk of {dir} is full"), format!("the disk of {dir} has")];
     while !words.iter().any(|words| cell.output().contains(words)) {
         assert!(Instant::now() < deadline, "not a word: {}", cell.output());
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     write(&client, 0, 1).await.expect("the others go on");
     empty(&cell, victim);
     cell.kill(victim);
     cell.start(victim);
     let index = write(&client, 0, 2).await.expect("a write");
-    cell.healed(index).await;
+    cell.wait_until_healed(index).await;
 }

@@ -1,9 +1,11 @@
 //! Agents and masters that die, again and again: no task notices, and no end is lost.
 
 use cellwright_api::types::{EventView, TaskView};
-use cellwright_cell::event::{TaskChange, What};
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
-use cellwright_tests::machines::{Machines, Wanted, gone, is_alive, on, parent, spread};
+use cellwright_cell::event::{EventKind, TaskChange};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
+use cellwright_tests::machines::{
+    Machines, MachinesPlan, is_alive, on, parent, spread, wait_until_gone,
+};
 use std::process::Command;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
@@ -29,28 +31,28 @@ fn make_fifo(cell: &Machines, index: usize) {
 async fn end(cell: &Machines, index: usize, pid: u32) {
     let shim = parent(pid);
     std::fs::write(cell.shared(&format!("go-{index}")), "go\n").expect("somebody reads");
-    gone(shim).await;
+    wait_until_gone(shim).await;
 }
 
 fn task_change(event: &EventView, want: impl Fn(&TaskChange) -> bool) -> bool {
-    matches!(&event.what, What::Task { change, .. } if want(change))
+    matches!(&event.what, EventKind::Task { change, .. } if want(change))
 }
 
 fn ended_right(task: &TaskView) -> bool {
     let code = 10 + i32::try_from(task.index).expect("a small number");
-    task.state == TaskState::Dead(Fate::Failed(ExitClass::Code(code)))
+    task.state == TaskState::Dead(TaskOutcome::Failed(ExitClass::Code(code)))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_killed_fifty_times_loses_none_of_twenty_tasks() {
     const TASKS: usize = 20;
     const KILLS: usize = 50;
-    let Some(mut cell) = Machines::lay().await else { return };
+    let Some(mut cell) = Machines::launch().await else { return };
     (0..TASKS).for_each(|index| make_fifo(&cell, index));
     let mut job = cell.job("waits", 20, WAITS);
     job["constraints"] = on(1);
     cell.submit(&job).await;
-    let tasks = cell.all_run("waits").await;
+    let tasks = cell.wait_until_running("waits").await;
     let pids = cell.pids(&tasks).await;
     let mut ended = 0;
     for kill in 0..KILLS {
@@ -73,7 +75,7 @@ async fn an_agent_killed_fifty_times_loses_none_of_twenty_tasks() {
     }
     assert_eq!(ended, 10);
     let still = |task: &TaskView| task.index as usize >= ended;
-    cell.all("waits", |task| match still(task) {
+    cell.wait_for_tasks("waits", |task| match still(task) {
         true => task.state == TaskState::Running,
         false => ended_right(task),
     })
@@ -82,7 +84,7 @@ async fn an_agent_killed_fifty_times_loses_none_of_twenty_tasks() {
         assert!(is_alive(*pid), "{index}");
         end(&cell, index, *pid).await;
     }
-    let tasks = cell.all("waits", ended_right).await;
+    let tasks = cell.wait_for_tasks("waits", ended_right).await;
     assert!(tasks.iter().all(|task| task.attempt == 1), "{tasks:#?}");
     for index in 0..TASKS {
         assert_eq!(cell.read(&format!("begun-{index}")), "begun\n", "{index} began twice");
@@ -101,13 +103,13 @@ async fn tasks_run_and_end_while_all_masters_are_away() {
     /// In seconds, and so in polls.
     const AWAY: Duration = Duration::from_secs(15);
     let changes = [("poll_interval = \"5s\"", "poll_interval = \"1s\"")];
-    let wanted = Wanted { masters: 3, changes: &changes, ..Wanted::default() };
-    let Some(mut cell) = Machines::lay_out(&wanted).await else { return };
+    let plan = MachinesPlan { masters: 3, changes: &changes, ..MachinesPlan::default() };
+    let Some(mut cell) = Machines::launch_with(&plan).await else { return };
     (0..6).for_each(|index| make_fifo(&cell, index));
     let mut job = cell.job("waits", 6, WAITS);
     job["spread"] = spread(2);
     cell.submit(&job).await;
-    let before = cell.all_run("waits").await;
+    let before = cell.wait_until_running("waits").await;
     let pids = cell.pids(&before).await;
     let masters: Vec<_> = cell.masters.masters().collect();
     for master in &masters {
@@ -128,7 +130,7 @@ async fn tasks_run_and_end_while_all_masters_are_away() {
     for master in masters {
         cell.masters.start(master);
     }
-    cell.all("waits", |task| match task.index % 2 {
+    cell.wait_for_tasks("waits", |task| match task.index % 2 {
         0 => ended_right(task),
         _ => task.state == TaskState::Running,
     })
@@ -137,9 +139,9 @@ async fn tasks_run_and_end_while_all_masters_are_away() {
         assert!(is_alive(pids[index]));
         end(&cell, index, pids[index]).await;
     }
-    let after = cell.all("waits", ended_right).await;
-    let places = |tasks: &[TaskView]| -> Vec<_> {
+    let after = cell.wait_for_tasks("waits", ended_right).await;
+    let placements = |tasks: &[TaskView]| -> Vec<_> {
         tasks.iter().map(|task| (task.index, task.attempt)).collect()
     };
-    assert_eq!(places(&after), places(&before));
+    assert_eq!(placements(&after), placements(&before));
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Runs and sleeps.
-const STAY: &str = cellwright_tests::machines::STAY;
+const STAY: &str = cellwright_tests::machines::SLEEP_FOREVER;
 
 fn job(cell: &Machines, name: &str, sensitive: bool) -> Value {
     let mut job = cell.job(name, 1, STAY);
@@ -50,7 +50,7 @@ async fn a_reserved_core_is_closed_to_other_sensitive_tasks_and_open_to_batch() 
         println!("skipped: one core, and one always stays for those who reserved none");
         return;
     }
-    let Some(cell) = Machines::lay().await else { return };
+    let Some(cell) = Machines::launch().await else { return };
     let mut owner = job(&cell, "owner", true);
     owner["task"]["limits"]["cpu"] = json!(1000);
     owner["task"]["isolation"] = json!({ "whole_cores": 1 });
@@ -59,7 +59,7 @@ async fn a_reserved_core_is_closed_to_other_sensitive_tasks_and_open_to_batch() 
     }
     let mut pids = Vec::new();
     for name in ["owner", "other", "batch"] {
-        cell.all_run(name).await;
+        cell.wait_until_running(name).await;
         pids.push(cell.pid(name, 0, 1).await);
     }
     let [owner, other, batch] = pids[..] else { panic!("{pids:?}") };
@@ -73,7 +73,7 @@ async fn a_reserved_core_is_closed_to_other_sensitive_tasks_and_open_to_batch() 
     assert_eq!(allowed(batch), all);
     // Who comes later keeps off it too.
     cell.submit(&job(&cell, "later", true)).await;
-    cell.all_run("later").await;
+    cell.wait_until_running("later").await;
     let later = cell.pid("later", 0, 1).await;
     cell.until("nor is it open to those who come later", async |_| {
         allowed(later).is_disjoint(&core).then_some(())

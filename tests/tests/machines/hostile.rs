@@ -2,8 +2,8 @@
 //! nobody else does, and root inside finds no way out. Each is looked at from outside: the groups,
 //! the processes and the files of the machine say what became of it, not the task.
 
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
-use cellwright_tests::machines::{Machines, Wanted, gone, is_alive, on};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
+use cellwright_tests::machines::{Machines, MachinesPlan, is_alive, on, wait_until_gone};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,8 +19,8 @@ async fn contained() -> Option<Machines> {
     }
     // What a task uses is told at every poll.
     let changes = [("poll_interval = \"5s\"", "poll_interval = \"200ms\"")];
-    let wanted = Wanted { changes: &changes, contained: true, ..Default::default() };
-    Machines::lay_out(&wanted).await
+    let plan = MachinesPlan { changes: &changes, in_containers: true, ..Default::default() };
+    Machines::launch_with(&plan).await
 }
 
 /// A job of one task on the first machine; `more` is merged into its `task`.
@@ -43,15 +43,15 @@ fn job(name: &str, script: &str, more: &Value) -> Value {
 async fn run(cell: &Machines, name: &str, script: &str, more: &Value) -> u32 {
     let before = first_processes(cell);
     cell.submit(&job(name, script, more)).await;
-    cell.all_run(name).await;
+    cell.wait_until_running(name).await;
     let now = first_processes(cell);
     *now.difference(&before).next().expect("its container has a process")
 }
 
 /// The first process of every container of the first machine.
 fn first_processes(cell: &Machines) -> BTreeSet<u32> {
-    let places = fs::read_dir(cell.data(1).join("containers")).into_iter().flatten().flatten();
-    let texts = places.filter_map(|entry| fs::read_to_string(entry.path().join("pid")).ok());
+    let entries = fs::read_dir(cell.data(1).join("containers")).into_iter().flatten().flatten();
+    let texts = entries.filter_map(|entry| fs::read_to_string(entry.path().join("pid")).ok());
     texts.filter_map(|text| text.trim().parse().ok()).collect()
 }
 
@@ -83,17 +83,17 @@ fn count(group: &Path) -> usize {
 }
 
 fn failed(exit: ExitClass) -> TaskState {
-    TaskState::Dead(Fate::Failed(exit))
+    TaskState::Dead(TaskOutcome::Failed(exit))
 }
 
-async fn ends(cell: &Machines, job: &str, state: TaskState) {
-    cell.all(job, |task| matches!(task.state, TaskState::Dead(_))).await;
+async fn wait_for_state(cell: &Machines, job: &str, state: TaskState) {
+    cell.wait_for_tasks(job, |task| matches!(task.state, TaskState::Dead(_))).await;
     let task = cell.tasks(job).await.remove(0);
     assert_eq!(task.state, state, "{job}");
 }
 
 /// Its neighbour is the same process as before, and runs.
-async fn untouched(cell: &Machines, pid: u32) {
+async fn assert_untouched(cell: &Machines, pid: u32) {
     assert!(is_alive(pid));
     let tasks = cell.tasks("neighbour").await;
     assert!(tasks.iter().all(|task| task.state == TaskState::Running && task.attempt == 1));
@@ -114,22 +114,22 @@ async fn bombs_and_hogs_meet_their_own_limits_and_nobody_else_does() {
         let is_full = || count(&group) > 55 || was_full(&group);
         cell.until("the bomb is full", async |_| is_full().then_some(())).await;
         assert!(count(&group) <= 64, "{name}");
-        untouched(&cell, neighbour).await;
+        assert_untouched(&cell, neighbour).await;
         cell.stop(name).await;
-        ends(&cell, name, TaskState::Dead(Fate::Killed)).await;
+        wait_for_state(&cell, name, TaskState::Dead(TaskOutcome::Killed)).await;
         // It is told dead when its group was seen empty; an empty group is removed.
         assert!(!group.exists() || count(&group) == 0, "{name}: {}", count(&group));
         assert!(!is_alive(pid));
     }
     run_out(&cell, "memory", "exec tail /dev/zero", ExitClass::OutOfMemory).await;
-    untouched(&cell, neighbour).await;
+    assert_untouched(&cell, neighbour).await;
     let deep = "d=x; i=0; while [ $i -lt 70 ]; do mkdir $d; cd $d; i=$((i+1)); done
         head -c 90000000 /dev/zero > big; exec sleep 1000";
     let unlinked = "exec 3> big; rm big; head -c 90000000 /dev/zero >&3; exec sleep 1000";
     let plain = "head -c 90000000 /dev/zero > big; exec sleep 1000";
     for (name, script) in [("plain", plain), ("deep", deep), ("unlinked", unlinked)] {
         run_out(&cell, name, script, ExitClass::OverDiskLimit).await;
-        untouched(&cell, neighbour).await;
+        assert_untouched(&cell, neighbour).await;
     }
     cell.until("what the hogs wrote is gone", async |cell| {
         let left = fs::read_dir(cell.data(1).join("trash")).ok()?.count();
@@ -137,12 +137,12 @@ async fn bombs_and_hogs_meet_their_own_limits_and_nobody_else_does() {
     })
     .await;
     cell.stop("neighbour").await;
-    gone(neighbour).await;
+    wait_until_gone(neighbour).await;
 }
 
 async fn run_out(cell: &Machines, name: &str, script: &str, exit: ExitClass) {
     cell.submit(&job(name, script, &json!({}))).await;
-    ends(cell, name, failed(exit)).await;
+    wait_for_state(cell, name, failed(exit)).await;
 }
 
 /// What root in the container tries; each would leave a trace outside, or says `got`.
@@ -201,12 +201,12 @@ async fn root_in_a_container_finds_no_way_out_and_no_way_to_hold_the_agent() {
     let owner = owner().unwrap();
     let uid: u32 = owner.split_whitespace().next().unwrap().parse().unwrap();
     assert!(uid >= 0x7740_0000 && uid.is_multiple_of(65_536), "{uid}");
-    let said = async |cell: &Machines| {
+    let output = async |cell: &Machines| {
         let words = ["logs", "admin/escapes/0"];
         cell.masters.cell(&words).ok().filter(|text| text.contains("laid"))
     };
-    assert_eq!(cell.until("it has tried all", said).await, "laid\n");
-    untouched(&cell, neighbour).await;
+    assert_eq!(cell.until("it has tried all", output).await, "laid\n");
+    assert_untouched(&cell, neighbour).await;
     assert!(cell.agent(1).is_alive());
     assert_eq!(fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), hostname);
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), pattern);
@@ -214,8 +214,8 @@ async fn root_in_a_container_finds_no_way_out_and_no_way_to_hold_the_agent() {
         assert!(!Path::new(place).exists(), "{place}");
     }
     cell.stop("escapes").await;
-    ends(&cell, "escapes", TaskState::Dead(Fate::Killed)).await;
-    gone(pid).await;
+    wait_for_state(&cell, "escapes", TaskState::Dead(TaskOutcome::Killed)).await;
+    wait_until_gone(pid).await;
     cell.until("what it left is gone", async |cell| {
         let count = |name: &str| Some(fs::read_dir(cell.data(1).join(name)).ok()?.count());
         // The neighbour's folder is there.
@@ -230,5 +230,5 @@ async fn root_in_a_container_finds_no_way_out_and_no_way_to_hold_the_agent() {
     // Its root, and the user namespace of its range, which is pinned by a mount.
     assert_eq!(left, 2, "what is the neighbour's alone is mounted");
     cell.stop("neighbour").await;
-    gone(neighbour).await;
+    wait_until_gone(neighbour).await;
 }

@@ -3,9 +3,9 @@
 //! and the agent goes on. And a job that names a package nobody has yet.
 
 use cellwright_api::types::{Changed, EventView};
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use cellwright_identity::secret::{hex, sha256};
-use cellwright_tests::machines::{Machines, STAY, Wanted, on};
+use cellwright_tests::machines::{Machines, MachinesPlan, SLEEP_FOREVER, on};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tar::{EntryType, Header};
 
 /// What the packages of a machine may take: 4096 entries, a block for each.
-const MOST: &str = "package_bytes = 16777216";
+const PACKAGE_BYTES: &str = "package_bytes = 16777216";
 
 struct Hostile {
     name: &'static str,
@@ -112,8 +112,9 @@ async fn put(cell: &Machines, name: &str, bytes: &[u8]) -> Value {
 
 /// What the command line explains of the first task, on one line.
 fn explained(cell: &Machines, job: &str) -> String {
-    let said = cell.masters.cell(&["explain", &format!("admin/{job}/0")]).expect("an explanation");
-    said.split_whitespace().collect::<Vec<_>>().join(" ")
+    let explanation =
+        cell.masters.cell(&["explain", &format!("admin/{job}/0")]).expect("an explanation");
+    explanation.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -136,19 +137,19 @@ fn found(folder: &Path, called: &str) -> Vec<PathBuf> {
 }
 
 /// Has the first machine run from it, which fails for this reason and leaves nothing.
-async fn refused(cell: &Machines, hostile: &Hostile) {
+async fn check_rejected(cell: &Machines, hostile: &Hostile) {
     let Hostile { name, members, reason } = hostile;
     let mut job = cell.job(name, 1, "exit 0");
     job["task"]["packages"] = json!([put(cell, name, &package(members)).await]);
     job["constraints"] = on(1);
     cell.submit(&job).await;
-    let end = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
-    cell.all(name, |task| task.state == end).await;
+    let end = TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart));
+    cell.wait_for_tasks(name, |task| task.state == end).await;
     let why = explained(cell, name);
     assert!(why.contains("could not start: ") && why.contains(reason), "{name}: {why}");
     let events = cell.events(name).await;
-    let told = |event: &EventView| event.text.contains("could not start");
-    assert!(events.iter().any(told), "{name}: {events:#?}");
+    let is_start_failure = |event: &EventView| event.text.contains("could not start");
+    assert!(events.iter().any(is_start_failure), "{name}: {events:#?}");
     let packages = cell.data(1).join("packages");
     for place in ["files", "folders", "incoming"] {
         assert_eq!(names(&packages.join(place)), Vec::<String>::new(), "{name}: {place}");
@@ -157,7 +158,9 @@ async fn refused(cell: &Machines, hostile: &Hostile) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_packages_touch_nothing_and_their_owners_are_told_why() {
-    let Some(mut cell) = Machines::lay_out(&Wanted { agents: MOST, ..Wanted::default() }).await
+    let Some(mut cell) =
+        Machines::launch_with(&MachinesPlan { agents: PACKAGE_BYTES, ..MachinesPlan::default() })
+            .await
     else {
         return;
     };
@@ -165,39 +168,41 @@ async fn hostile_packages_touch_nothing_and_their_owners_are_told_why() {
     fs::create_dir(&victim).expect("a folder");
     fs::write(victim.join("kept"), "as it was").expect("written");
     for hostile in all(&victim) {
-        refused(&cell, &hostile).await;
+        check_rejected(&cell, &hostile).await;
     }
     assert_eq!(names(&victim), ["kept"]);
     assert_eq!(fs::read_to_string(victim.join("kept")).expect("read"), "as it was");
     assert_eq!(fs::metadata(victim.join("kept")).expect("it is there").nlink(), 1);
     assert_eq!(found(&cell.masters.folder.0, "escaped"), Vec::<PathBuf>::new());
     // The same agent goes on as before.
-    let mut fine = cell.job("fine", 1, &format!("cat \"$CELL_PACKAGES/fine/f\" || exit 3{STAY}"));
+    let mut fine =
+        cell.job("fine", 1, &format!("cat \"$CELL_PACKAGES/fine/f\" || exit 3{SLEEP_FOREVER}"));
     fine["task"]["packages"] = json!([put(&cell, "fine", &package(&[file("f")])).await]);
     fine["constraints"] = on(1);
     cell.submit(&fine).await;
-    cell.all_run("fine").await;
+    cell.wait_until_running("fine").await;
     assert!(cell.agent(1).is_alive());
     assert_eq!(cell.agent_starts(1), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_may_come_before_its_package_and_is_told_so_until_it_comes() {
-    let Some(cell) = Machines::lay().await else { return };
+    let Some(cell) = Machines::launch().await else { return };
     let bytes = package(&[file("f")]);
     let digest = hex(&sha256(&bytes));
-    let mut early = cell.job("early", 1, &format!("cat \"$CELL_PACKAGES/late/f\" || exit 3{STAY}"));
+    let mut early =
+        cell.job("early", 1, &format!("cat \"$CELL_PACKAGES/late/f\" || exit 3{SLEEP_FOREVER}"));
     early["task"]["packages"] = json!([{ "name": "late", "digest": digest, "bytes": bytes.len() }]);
     cell.submit(&early).await;
     cell.until("a machine looks for it", async |cell| {
         (cell.tasks("early").await.first()?.state == TaskState::Assigned).then_some(())
     })
     .await;
-    let wanted = format!("package late ({}) is not in the cell: bring it with", &digest[..12]);
-    let said = explained(&cell, "early");
-    assert!(said.starts_with(&wanted), "{said}");
+    let expected = format!("package late ({}) is not in the cell: bring it with", &digest[..12]);
+    let explanation = explained(&cell, "early");
+    assert!(explanation.starts_with(&expected), "{explanation}");
     put(&cell, "late", &bytes).await;
-    let tasks = cell.all_run("early").await;
+    let tasks = cell.wait_until_running("early").await;
     assert_eq!(tasks[0].attempt, 1, "no start has failed");
     assert!(!explained(&cell, "early").contains("is not in the cell"));
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// A task that takes down when it begins and when it is told to end.
-pub const KEEP: &str = r#"
+pub const LEDGER_SCRIPT: &str = r#"
     trap 'echo "stop $CELL_JOB/$CELL_INDEX $VERSION" >> "$SHARED/ledger"; exit 0' TERM
     echo "start $CELL_JOB/$CELL_INDEX $VERSION" >> "$SHARED/ledger""#;
 
@@ -16,13 +16,13 @@ pub fn lines(cell: &Machines, job: &str) -> Vec<[String; 3]> {
     let ledger = cell.read("ledger");
     let all = ledger.lines().map(|line| {
         let words: Vec<&str> = line.splitn(3, ' ').collect();
-        let [what, task, more] = words[..] else { panic!("{line:?} in the ledger") };
-        [what, task, more].map(str::to_owned)
+        let [action, task, more] = words[..] else { panic!("{line:?} in the ledger") };
+        [action, task, more].map(str::to_owned)
     });
     all.filter(|[_, task, _]| task.split('/').next() == Some(job)).collect()
 }
 
-/// A check by which a task of [`KEEP`] is up when it has written so: without one it is up when its
+/// A check by which a task of [`LEDGER_SCRIPT`] is up when it has written so: without one it is up when its
 /// process is there, and a shell that has not come to its first line would count as down here.
 pub fn has_started() -> Value {
     let test = r#"test -e "$SHARED/pid-$CELL_JOB-$CELL_INDEX-$CELL_ATTEMPT""#;
@@ -40,8 +40,8 @@ pub fn most_down(lines: &[[String; 3]], tasks: usize) -> usize {
     let mut up = BTreeSet::new();
     let (mut complete, mut most) = (false, 0);
     for line in lines {
-        let [what, task, _] = line;
-        let changed = match what.as_str() {
+        let [action, task, _] = line;
+        let changed = match action.as_str() {
             "start" => up.insert(task),
             "stop" => up.remove(task),
             _ => continue,

@@ -4,16 +4,16 @@
 
 use cellwright_agent::identity::Identity;
 use cellwright_api::client::Client;
-use cellwright_api::client::parts::POLL_PATH;
+use cellwright_api::client::internal_calls::POLL_PATH;
 use cellwright_api::error::Code;
 use cellwright_api::types::{MachineView, Trouble};
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::time::Time;
-use cellwright_tests::binary::{cell, joined, said};
+use cellwright_tests::binary::{cell, command_output, join_and_confirm};
 use cellwright_tests::folder::Folder;
 use cellwright_tests::process::Process;
 use cellwright_tests::replicas::settings;
-use cellwright_tests::{LOOK, PATIENCE};
+use cellwright_tests::{POLL_INTERVAL, TIMEOUT};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -39,7 +39,7 @@ struct Cell {
 
 impl Cell {
     /// Three masters, two machines and a scheduler, all by way of `m1`.
-    async fn lay() -> Cell {
+    async fn launch() -> Cell {
         let (processes, addresses) = Default::default();
         let mut cell = Cell { processes, addresses, folder: Folder::new() };
         cell.install("m1", &["init", "--cell", "aa", "--name", "m1"]).expect("a cell is made");
@@ -58,7 +58,7 @@ impl Cell {
         scheduler.arg("--identity").arg(cell.path("s1.toml"));
         cell.start("s1", scheduler);
         let quota = ["--cpu", "2", "--ram", "2GiB", "--disk", "1GiB"];
-        cell.says(&[&["quota", "set", "admin", "batch"][..], &quota].concat());
+        cell.command_output(&[&["quota", "set", "admin", "batch"][..], &quota].concat());
         cell.machines_are_up().await;
         cell
     }
@@ -74,8 +74,9 @@ impl Cell {
     }
 
     /// `cell` with the administrator's context, which names the first master alone.
-    fn says(&self, arguments: &[&str]) -> String {
-        said(self.plain().args(arguments)).unwrap_or_else(|why| panic!("{why}\n{}", self.output()))
+    fn command_output(&self, arguments: &[&str]) -> String {
+        command_output(self.plain().args(arguments))
+            .unwrap_or_else(|why| panic!("{why}\n{}", self.output()))
     }
 
     /// A file with a new token.
@@ -84,7 +85,7 @@ impl Cell {
         // Left by a try that was cut short, or by an earlier replica of the name.
         let _ = std::fs::remove_file(&file);
         let file = file.to_str().expect("a path in UTF-8").to_owned();
-        self.says(&["token", "create", kind, name, "--token-file", &file]);
+        self.command_output(&["token", "create", kind, name, "--token-file", &file]);
         file
     }
 
@@ -102,11 +103,11 @@ impl Cell {
         command.arg("--data-dir").arg(data).arg("--config").arg(&config);
         if words.contains(&"join") {
             let confirm = |fingerprint: &str| {
-                said(self.plain().args(["master", "confirm", name, fingerprint]))
+                command_output(self.plain().args(["master", "confirm", name, fingerprint]))
             };
-            joined(&mut command, confirm)?;
+            join_and_confirm(&mut command, confirm)?;
         } else {
-            said(&mut command)?;
+            command_output(&mut command)?;
         }
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
         for (default, wanted) in CHANGES {
@@ -127,14 +128,14 @@ impl Cell {
     /// One more replica, by way of another. Tried again while the cell elects, as a person would.
     async fn add_master(&mut self, name: &str, through: &str) {
         let through = self.addresses[through].clone();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let token = self.token("--replica", name);
             match self.install(name, &["join", "--token-file", &token, "--master", &through]) {
                 Ok(()) => break,
                 Err(why) => assert!(Instant::now() < deadline, "{why}\n{}", self.output()),
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         self.start_master(name);
         self.until(&format!("{name} votes"), |cell| cell.votes(name).then_some(())).await;
@@ -142,9 +143,10 @@ impl Cell {
 
     /// Whether a replica is a voter and has caught up, as `cell master status` says.
     fn votes(&self, name: &str) -> bool {
-        let text = said(self.plain().args(["master", "status", "-o", "json"])).unwrap_or_default();
-        let told: Value = serde_json::from_str(&text).unwrap_or_default();
-        let found = told["members"].as_array().into_iter().flatten().find(|m| m["name"] == name);
+        let text = command_output(self.plain().args(["master", "status", "-o", "json"]))
+            .unwrap_or_default();
+        let status: Value = serde_json::from_str(&text).unwrap_or_default();
+        let found = status["members"].as_array().into_iter().flatten().find(|m| m["name"] == name);
         found.is_some_and(|member| member["voter"] == true && member["lag"] == 0)
     }
 
@@ -154,7 +156,7 @@ impl Cell {
         let mut join = self.plain();
         join.args(["agent", "join", "--token-file", &token]);
         join.args(["--master", &self.addresses["m1"], "--config"]);
-        said(join.arg(&config)).expect("a machine joins");
+        command_output(join.arg(&config)).expect("a machine joins");
         let mut text = std::fs::read_to_string(&config).expect("a configuration");
         text.push_str(&format!(
             "driver = \"process\"\ndata_dir = {:?}\nlisten = \"{}\"\n\
@@ -183,7 +185,8 @@ impl Cell {
 
     /// `cell machine show`, as a program reads it.
     fn machine(&self, machine: &str) -> Option<MachineView> {
-        let text = said(self.plain().args(["machine", "show", machine, "-o", "json"])).ok()?;
+        let text =
+            command_output(self.plain().args(["machine", "show", machine, "-o", "json"])).ok()?;
         serde_json::from_str(&text).ok()
     }
 
@@ -197,7 +200,7 @@ impl Cell {
     }
 
     /// A task on each machine, placed and run to its end.
-    async fn works(&self, job: &str) {
+    async fn run_job(&self, job: &str) {
         let file = self.path(&format!("{job}.json"));
         let task = json!({
             "limits": { "cpu": 100, "ram": 8 << 20, "disk": 1 << 20 }, "command": ["true"],
@@ -208,23 +211,23 @@ impl Cell {
             "name": job, "count": count, "priority": 100, "task": task, "spread": spread,
         });
         std::fs::write(&file, spec.to_string()).expect("a job is written");
-        self.says(&["run", file.to_str().expect("a path in UTF-8")]);
+        self.command_output(&["run", file.to_str().expect("a path in UTF-8")]);
         let name = format!("admin/{job}");
         self.until(&format!("{name} has run"), |cell| {
-            let shown = said(cell.plain().args(["status", &name])).ok()?;
-            shown.contains(&format!("{count} finished")).then_some(())
+            let output = command_output(cell.plain().args(["status", &name])).ok()?;
+            output.contains(&format!("{count} finished")).then_some(())
         })
         .await;
     }
 
     async fn until<T>(&self, what: &str, look: impl Fn(&Cell) -> Option<T>) -> T {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = look(self) {
                 return found;
             }
             assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.output());
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -243,14 +246,14 @@ fn free_address() -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
-    let mut cell = Cell::lay().await;
-    cell.works("first").await;
+    let mut cell = Cell::launch().await;
+    cell.run_job("first").await;
 
     // The one that everybody knows is lost, and nobody waits for it to come back.
     cell.kill("m1");
     std::fs::remove_dir_all(cell.path("m1")).expect("its disk is lost");
     cell.machines_are_up().await;
-    cell.works("second").await;
+    cell.run_job("second").await;
 
     // What was learned outlives whoever learned it.
     for machine in MACHINES {
@@ -259,21 +262,21 @@ async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
     }
     cell.kill("s1");
     cell.start_scheduler();
-    cell.works("third").await;
+    cell.run_job("third").await;
     let kept = cell.path("n1.masters.toml");
     let mode = std::fs::metadata(&kept).expect("masters are kept").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 
     // Every original master is replaced, as the guide does it.
     for (old, new, through) in [("m1", "m4", "m2"), ("m2", "m5", "m3"), ("m3", "m6", "m4")] {
-        cell.says(&["master", "remove", old]);
+        cell.command_output(&["master", "remove", old]);
         if cell.processes.contains_key(old) {
             cell.kill(old);
         }
         cell.add_master(new, through).await;
     }
     cell.machines_are_up().await;
-    cell.works("fourth").await;
+    cell.run_job("fourth").await;
     for machine in MACHINES {
         cell.kill(machine);
         // Whoever lost its data has not lost the masters that came after those it was told of.
@@ -282,7 +285,7 @@ async fn no_master_is_needed_for_good_not_even_by_those_who_knew_no_other() {
     }
     cell.kill("s1");
     cell.start_scheduler();
-    cell.works("fifth").await;
+    cell.run_job("fifth").await;
     cell.machines_are_up().await;
     is_told_why_it_is_not_heard(&mut cell, "n2").await;
 }
@@ -303,15 +306,15 @@ async fn is_told_why_it_is_not_heard(cell: &mut Cell, machine: &str) {
     let identity = Identity::load(&cell.path(&format!("{machine}.identity"))).expect("papers");
     let client = identity.client().expect("a client");
     for master in client.masters() {
-        let asked = client.call_internal_at(&master, POLL_PATH, &(999_u32, 0_u8), PATIENCE);
+        let polled = client.call_internal_at(&master, POLL_PATH, &(999_u32, 0_u8), TIMEOUT);
         // Some of those it knows are gone.
-        let _: Result<(), _> = asked.await;
+        let _: Result<(), _> = polled.await;
     }
-    let refused = cell.until("it is refused", |cell| trouble(cell, Trouble::Refused)).await;
-    assert!(refused.reason.contains("format 999"), "{refused:?}");
-    let shown = cell.says(&["machine", "show", machine]);
-    assert!(shown.contains("refused") && shown.contains("format 999"), "{shown}");
-    let listed = cell.says(&["machine", "ls"]);
+    let rejection = cell.until("it is refused", |cell| trouble(cell, Trouble::Refused)).await;
+    assert!(rejection.reason.contains("format 999"), "{rejection:?}");
+    let output = cell.command_output(&["machine", "show", machine]);
+    assert!(output.contains("refused") && output.contains("format 999"), "{output}");
+    let listed = cell.command_output(&["machine", "ls"]);
     assert!(listed.contains("down, refused"), "{listed}");
 }
 
@@ -327,43 +330,43 @@ async fn a_replica_that_joins_or_was_removed_is_not_ready_and_refuses_no_token()
     cell.install("m2", &join).expect("it is installed");
     // Nobody takes it in: whom it asks is not there.
     let asks = cell.path("m2").join("masters-to-join");
-    let known = std::fs::read_to_string(&asks).expect("where it asks");
+    let endpoints = std::fs::read_to_string(&asks).expect("where it asks");
     std::fs::write(&asks, free_address()).expect("it is written");
     cell.start_master("m2");
     let m2 = cell.addresses["m2"].clone();
     let folder = cell.folder.0.clone();
     let code = async |contexts: &str, master: &str| {
         let client = Client::new(settings(&folder.join(contexts))).expect("a client");
-        client.bytes_at(master, "/v1/jobs", PATIENCE).await.map_err(|error| error.code())
+        client.bytes_at(master, "/v1/jobs", TIMEOUT).await.map_err(|error| error.code())
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let answer = loop {
         match code("contexts.toml", &m2).await {
             // It does not listen yet.
-            Err(None) if Instant::now() < deadline => sleep(LOOK).await,
+            Err(None) if Instant::now() < deadline => sleep(POLL_INTERVAL).await,
             answer => break answer.map(drop),
         }
     };
     assert_eq!(answer, Err(Some(Code::NotReady)), "{}", cell.output());
 
     cell.kill("m2");
-    std::fs::write(&asks, known).expect("it is written");
+    std::fs::write(&asks, endpoints).expect("it is written");
     cell.start_master("m2");
     cell.until("m2 votes", |cell| cell.votes("m2").then_some(())).await;
-    cell.says(&["master", "remove", "m2"]);
-    let context = cell.says(&["user", "add", "ann"]);
+    cell.command_output(&["master", "remove", "m2"]);
+    let context = cell.command_output(&["user", "add", "ann"]);
     let ann = cell.path("ann.toml");
-    cellwright_identity::private::write_private(&ann, context.as_bytes()).expect("a file");
+    cellwright_identity::private_files::write_private(&ann, context.as_bytes()).expect("a file");
     // Not even before it has noticed that its leader says no more.
     for _ in 0..20 {
         let answer = code("ann.toml", &m2).await.map(drop);
         assert_eq!(answer, Err(Some(Code::NotReady)), "{}", cell.output());
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
     assert!(code("ann.toml", &m1).await.is_ok(), "{}", cell.output());
     // Whoever knows refuses a token that is wrong.
     let forged = context.replace("token = \"", "token = \"0");
     let wrong = cell.path("wrong.toml");
-    cellwright_identity::private::write_private(&wrong, forged.as_bytes()).expect("a file");
+    cellwright_identity::private_files::write_private(&wrong, forged.as_bytes()).expect("a file");
     assert_eq!(code("wrong.toml", &m1).await.map(drop), Err(Some(Code::Unauthenticated)));
 }

@@ -1,10 +1,10 @@
 //! Names of tasks, asked for over DNS: there while a task is well, gone soon after it is not.
 
 use cellwright_cell::task::TaskState;
-use cellwright_tests::binary::said;
-use cellwright_tests::dns::{Kind, Said, ask};
+use cellwright_tests::binary::command_output;
+use cellwright_tests::dns::{RecordData, RecordType, ask};
 use cellwright_tests::hosts::address;
-use cellwright_tests::machines::{Machines, STAY, USER, Wanted, spread};
+use cellwright_tests::machines::{Machines, MachinesPlan, SLEEP_FOREVER, USER, spread};
 use rustix::process::Signal;
 use serde_json::json;
 use std::net::Ipv4Addr;
@@ -13,9 +13,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Records leave within this time.
-const FRESH: Duration = Duration::from_secs(2);
+const MAX_STALENESS: Duration = Duration::from_secs(2);
 /// No resolver may keep an answer for longer, in seconds.
-const KEPT: u32 = 5;
+const MAX_TTL: u32 = 5;
 
 fn server() -> String {
     format!("{}:53", address(1))
@@ -25,20 +25,25 @@ fn name(what: &str) -> String {
     format!("{what}.{USER}.aa.cell.internal")
 }
 
-fn text(words: &[&str]) -> Said {
-    Said::Text(words.iter().map(|word| (*word).to_owned()).collect())
+fn text(words: &[&str]) -> RecordData {
+    RecordData::Text(words.iter().map(|word| (*word).to_owned()).collect())
 }
 
 /// Waits until the name has these records; how long that took.
-async fn becomes(cell: &Machines, what: &str, kind: Kind, wanted: &[Said]) -> Duration {
+async fn wait_for_records(
+    cell: &Machines,
+    what: &str,
+    kind: RecordType,
+    expected: &[RecordData],
+) -> Duration {
     let began = Instant::now();
     let name = name(what);
-    cell.until(&format!("{name} is {wanted:?}"), async |_| {
+    cell.until(&format!("{name} is {expected:?}"), async |_| {
         let name = name.clone();
-        let asked = tokio::task::spawn_blocking(move || ask(&server(), &name, kind));
-        let (found, kept) = asked.await.expect("it does not panic").ok()?;
-        assert!(kept <= KEPT, "an answer may be kept for {kept} s");
-        (found == wanted).then_some(())
+        let lookup = tokio::task::spawn_blocking(move || ask(&server(), &name, kind));
+        let (found, kept) = lookup.await.expect("it does not panic").ok()?;
+        assert!(kept <= MAX_TTL, "an answer may be kept for {kept} s");
+        (found == expected).then_some(())
     })
     .await;
     began.elapsed()
@@ -47,9 +52,9 @@ async fn becomes(cell: &Machines, what: &str, kind: Kind, wanted: &[Said]) -> Du
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_of_tasks_that_die_or_fall_ill_are_gone_within_two_seconds() {
     let changes = [("dns_listen = \"off\"", "dns_listen = \"0.0.0.0:53\"")];
-    let wanted = Wanted { changes: &changes, ..Wanted::default() };
-    let Some(cell) = Machines::lay_out(&wanted).await else { return };
-    let mut web = cell.job("web", 3, STAY);
+    let plan = MachinesPlan { changes: &changes, ..MachinesPlan::default() };
+    let Some(cell) = Machines::launch_with(&plan).await else { return };
+    let mut web = cell.job("web", 3, SLEEP_FOREVER);
     web["spread"] = spread(1);
     web["task"]["ports"] = json!(1);
     // One that has ended stays away for longer than anybody looks.
@@ -59,44 +64,48 @@ async fn names_of_tasks_that_die_or_fall_ill_are_gone_within_two_seconds() {
         "interval": 100, "failures": 1,
     });
     cell.submit(&web).await;
-    let tasks = cell.all_run("web").await;
-    let place = |index: usize| -> Said {
+    let tasks = cell.wait_until_running("web").await;
+    let place = |index: usize| -> RecordData {
         let machine = tasks[index].machine.as_ref().expect("it runs").as_str();
         let number: usize = machine.trim_start_matches('n').parse().expect("n1 to n3");
-        Said::Address(address(cell.host(number)).parse::<Ipv4Addr>().expect("an address"))
+        RecordData::Address(address(cell.host(number)).parse::<Ipv4Addr>().expect("an address"))
     };
-    let service = |index: usize| Said::Service {
+    let service = |index: usize| RecordData::Service {
         port: tasks[index].ports[0],
         target: name(&format!("{index}.web")),
     };
     for index in 0..3 {
         let one = format!("{index}.web");
-        becomes(&cell, &one, Kind::A, &[place(index)]).await;
-        becomes(&cell, &one, Kind::Srv, &[service(index)]).await;
+        wait_for_records(&cell, &one, RecordType::A, &[place(index)]).await;
+        wait_for_records(&cell, &one, RecordType::Srv, &[service(index)]).await;
     }
-    let sorted = |mut all: Vec<Said>| {
+    let sorted = |mut all: Vec<RecordData>| {
         all.sort();
         all
     };
-    becomes(&cell, "web", Kind::A, &sorted((0..3).map(place).collect())).await;
-    becomes(&cell, "web", Kind::Srv, &sorted((0..3).map(service).collect())).await;
-    becomes(&cell, "web", Kind::Txt, &[text(&["size=3", "healthy=3", "ill=0"])]).await;
-    becomes(&cell, "0.web", Kind::Txt, &[text(&["state=running", "healthy=true"])]).await;
+    wait_for_records(&cell, "web", RecordType::A, &sorted((0..3).map(place).collect())).await;
+    wait_for_records(&cell, "web", RecordType::Srv, &sorted((0..3).map(service).collect())).await;
+    wait_for_records(&cell, "web", RecordType::Txt, &[text(&["size=3", "healthy=3", "ill=0"])])
+        .await;
+    wait_for_records(&cell, "0.web", RecordType::Txt, &[text(&["state=running", "healthy=true"])])
+        .await;
     check_resolver(&cell, &tasks[0].name, &place(0));
 
     cell.signal(cell.pids(&tasks).await[0], Signal::KILL);
-    let took = becomes(&cell, "0.web", Kind::A, &[]).await;
+    let took = wait_for_records(&cell, "0.web", RecordType::A, &[]).await;
     println!("names: gone {} ms after the task's death", took.as_millis());
-    assert!(took <= FRESH, "gone after {took:?}");
-    becomes(&cell, "web", Kind::A, &sorted(vec![place(1), place(2)])).await;
-    becomes(&cell, "web", Kind::Txt, &[text(&["size=3", "healthy=2", "ill=0"])]).await;
-    becomes(&cell, "0.web", Kind::Txt, &[text(&["state=pending", "healthy=false"])]).await;
+    assert!(took <= MAX_STALENESS, "gone after {took:?}");
+    wait_for_records(&cell, "web", RecordType::A, &sorted(vec![place(1), place(2)])).await;
+    wait_for_records(&cell, "web", RecordType::Txt, &[text(&["size=3", "healthy=2", "ill=0"])])
+        .await;
+    wait_for_records(&cell, "0.web", RecordType::Txt, &[text(&["state=pending", "healthy=false"])])
+        .await;
 
     std::fs::write(cell.shared("ill-1"), "").expect("a file");
-    let took = becomes(&cell, "1.web", Kind::A, &[]).await;
+    let took = wait_for_records(&cell, "1.web", RecordType::A, &[]).await;
     println!("names: gone {} ms after the task fell ill", took.as_millis());
-    assert!(took <= FRESH, "gone after {took:?}");
-    becomes(&cell, "web", Kind::A, &[place(2)]).await;
+    assert!(took <= MAX_STALENESS, "gone after {took:?}");
+    wait_for_records(&cell, "web", RecordType::A, &[place(2)]).await;
     std::fs::remove_file(cell.shared("ill-1")).expect("it is there");
     let back = cell.until("the second is well again", async |cell| {
         let tasks = cell.tasks("web").await;
@@ -104,12 +113,12 @@ async fn names_of_tasks_that_die_or_fall_ill_are_gone_within_two_seconds() {
         (task.state == TaskState::Running && task.healthy).then_some(task)
     });
     assert_eq!(back.await.machine, tasks[1].machine);
-    becomes(&cell, "1.web", Kind::A, &[place(1)]).await;
+    wait_for_records(&cell, "1.web", RecordType::A, &[place(1)]).await;
 }
 
 /// The system's own resolver on another host, told of nothing but the server's address.
-fn check_resolver(cell: &Machines, task: &str, wanted: &Said) {
-    let Said::Address(wanted) = wanted else { panic!("{wanted:?} is no address") };
+fn check_resolver(cell: &Machines, task: &str, expected: &RecordData) {
+    let RecordData::Address(wanted) = expected else { panic!("{expected:?} is no address") };
     let index = task.rsplit('/').next().expect("user/job/index");
     let name = name(&format!("{index}.web"));
     let config = cell.shared("resolv.conf");
@@ -117,12 +126,12 @@ fn check_resolver(cell: &Machines, task: &str, wanted: &Said) {
     let script = "mount --bind \"$1\" /etc/resolv.conf && getent ahostsv4 \"$2\"";
     let mut command = cell.masters.hosts.enter(cell.host(3), "unshare");
     command.args(["--mount", "sh", "-c", script, "sh"]).arg(config).arg(&name);
-    let found = said(&mut command).expect("a stock resolver finds it");
+    let found = command_output(&mut command).expect("a stock resolver finds it");
     assert!(found.starts_with(&format!("{wanted} ")), "{name}: {found}");
     let mut dig = Command::new("dig");
     dig.arg(format!("@{}", address(1))).args([&name, "A", "+short", "+time=2", "+tries=1"]);
     match dig.output() {
-        Ok(_) => assert_eq!(said(&mut dig).expect("dig").trim(), wanted.to_string()),
+        Ok(_) => assert_eq!(command_output(&mut dig).expect("dig").trim(), wanted.to_string()),
         Err(why) => println!("dig not tried: {why}"),
     }
 }

@@ -1,8 +1,8 @@
 //! Tasks that write as fast as they can: the disk stays bounded, the task goes on, nobody else
 //! notices, and what is kept stays after the end.
 
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
-use cellwright_tests::machines::{Machines, STAY, is_alive, on};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
+use cellwright_tests::machines::{Machines, SLEEP_FOREVER, is_alive, on};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -29,11 +29,11 @@ fn logs(cell: &Machines, part: &str) -> Vec<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_output_fills_no_disk_and_stops_nobody() {
-    let Some(cell) = Machines::lay().await else { return };
-    let mut calm = cell.job("calm", 1, &format!("echo calm{STAY}"));
+    let Some(cell) = Machines::launch().await else { return };
+    let mut calm = cell.job("calm", 1, &format!("echo calm{SLEEP_FOREVER}"));
     calm["constraints"] = on(1);
     cell.submit(&calm).await;
-    let calm = cell.all_run("calm").await;
+    let calm = cell.wait_until_running("calm").await;
     let quiet = logs(&cell, "tasks");
     // A hundred times what is kept; done, it says so and waits to be let go.
     let script = r#"head -c 200M /dev/zero; head -c 200M /dev/zero >&2
@@ -58,13 +58,13 @@ async fn a_flood_of_output_fills_no_disk_and_stops_nobody() {
     let mut other = cell.job("other", 1, "exit 0");
     other["constraints"] = on(1);
     cell.submit(&other).await;
-    cell.all("other", |task| task.state == TaskState::Dead(Fate::Finished)).await;
+    cell.wait_for_tasks("other", |task| task.state == TaskState::Dead(TaskOutcome::Finished)).await;
 
     let work = logs(&cell, "tasks").into_iter().find(|folder| !quiet.contains(folder));
     let work = work.expect("the flooding task").with_file_name("work");
     std::fs::write(work.join("go"), "go\n").expect("somebody reads");
-    let code = TaskState::Dead(Fate::Failed(ExitClass::Code(7)));
-    cell.all("flood", |task| task.state == code).await;
+    let code = TaskState::Dead(TaskOutcome::Failed(ExitClass::Code(7)));
+    cell.wait_for_tasks("flood", |task| task.state == code).await;
     let kept = cell.until("what is over is put aside", async |cell| {
         let mut kept = logs(cell, "ended");
         kept.retain(|folder| size(folder) >= FILE_BYTES);
@@ -75,8 +75,11 @@ async fn a_flood_of_output_fills_no_disk_and_stops_nobody() {
     for stream in ["stdout", "stderr"] {
         let files = [stream.to_owned(), format!("{stream}.1")];
         let text = files.map(|file| std::fs::read(kept[0].join(file)).unwrap_or_default()).concat();
-        let told = b"[cell: dropped ";
-        assert!(text.windows(told.len()).any(|part| part == told), "{stream} hides what is lost");
+        let marker = b"[cell: dropped ";
+        assert!(
+            text.windows(marker.len()).any(|part| part == marker),
+            "{stream} hides what is lost"
+        );
     }
     assert!(size(&kept[0]) <= BOUND);
     assert_eq!(cell.tasks("calm").await, calm);

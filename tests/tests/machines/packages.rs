@@ -5,8 +5,10 @@
 use cellwright_api::types::{MachinePackages, PackageOnMachine};
 use cellwright_cell::spec::PackageRef;
 use cellwright_identity::secret::{hex, sha256};
-use cellwright_tests::binary::said;
-use cellwright_tests::machines::{Machine, Machines, STAY, Wanted, name, on, spread};
+use cellwright_tests::binary::command_output;
+use cellwright_tests::machines::{
+    Machine, Machines, MachinesPlan, SLEEP_FOREVER, name, on, spread,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,9 +19,9 @@ const MEGABYTE: usize = 1 << 20;
 const HEAD: u64 = 64 << 10;
 
 /// A cell where what a machine has is known soon.
-async fn quick() -> Option<Machines> {
+async fn launch_fast() -> Option<Machines> {
     let changes = [("poll_interval = \"5s\"", "poll_interval = \"200ms\"")];
-    Machines::lay_out(&Wanted { changes: &changes, ..Wanted::default() }).await
+    Machines::launch_with(&MachinesPlan { changes: &changes, ..MachinesPlan::default() }).await
 }
 
 /// Makes a package of so many megabytes and a little, and brings it to the masters.
@@ -39,35 +41,40 @@ fn push(cell: &Machines, name: &str, megabytes: u8) -> PackageRef {
 /// A job whose tasks stay, once they have read a file of the package.
 fn job(cell: &Machines, name: &str, count: u32, package: &PackageRef) -> Value {
     let of = &package.name;
-    let read = format!("test \"$(cat \"$CELL_PACKAGES/{of}/name\")\" = {of} || exit 3{STAY}");
+    let read =
+        format!("test \"$(cat \"$CELL_PACKAGES/{of}/name\")\" = {of} || exit 3{SLEEP_FOREVER}");
     let mut job = cell.job(name, count, &read);
     job["task"]["packages"] = json!([package]);
     job
 }
 
 /// Runs it on one machine, and waits until the masters know that the machine has it.
-async fn run(cell: &Machines, name: &str, machine: Machine, package: &PackageRef) {
+async fn run_until_reported(cell: &Machines, name: &str, machine: Machine, package: &PackageRef) {
     let mut job = job(cell, name, 1, package);
     job["constraints"] = on(machine);
     cell.submit(&job).await;
-    cell.all_run(name).await;
+    cell.wait_until_running(name).await;
     cell.until("the machine says what it has", async |cell| {
-        let held = told(cell, machine).await.packages.len();
+        let held = package_status(cell, machine).await.packages.len();
         (cell.machine(machine).await?.packages as usize == held).then_some(())
     })
     .await;
 }
 
-async fn told(cell: &Machines, machine: Machine) -> MachinePackages {
+async fn package_status(cell: &Machines, machine: Machine) -> MachinePackages {
     cell.until("the agent answers", async |cell| {
         Some(cell.client().machine_packages(&name(machine)).await.ok()?.value)
     })
     .await
 }
 
-async fn held(cell: &Machines, machine: Machine, package: &PackageRef) -> PackageOnMachine {
-    let told = told(cell, machine).await;
-    let mut found = told.packages.into_iter().filter(|held| held.digest == package.digest);
+async fn wait_for_package(
+    cell: &Machines,
+    machine: Machine,
+    package: &PackageRef,
+) -> PackageOnMachine {
+    let status = package_status(cell, machine).await;
+    let mut found = status.packages.into_iter().filter(|held| held.digest == package.digest);
     found.next().unwrap_or_else(|| panic!("n{machine} has no {}", package.name))
 }
 
@@ -101,43 +108,43 @@ fn is_whole(cell: &Machines, machine: Machine, package: &PackageRef) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_go_where_their_package_is_and_it_comes_from_there_and_not_from_the_masters() {
     const MEGABYTES: u8 = 8;
-    let Some(cell) = quick().await else { return };
+    let Some(cell) = launch_fast().await else { return };
     let package = push(&cell, "server", MEGABYTES);
-    run(&cell, "first", 2, &package).await;
-    let first = held(&cell, 2, &package).await;
+    run_until_reported(&cell, "first", 2, &package).await;
+    let first = wait_for_package(&cell, 2, &package).await;
     assert!(of_masters(&first) >= package.bytes, "nobody else had it: {first:#?}");
     assert!(first.from.iter().all(|from| from.is_master), "{first:#?}");
     // Three machines of a kind; without regard for packages they would share these.
     cell.submit(&job(&cell, "near", 6, &package)).await;
-    let near = cell.all_run("near").await;
-    let places: Vec<_> = near.iter().map(|task| task.machine.clone()).collect();
-    assert!(places.iter().all(|place| *place == Some(name(2))), "{places:?}");
+    let near = cell.wait_until_running("near").await;
+    let machines: Vec<_> = near.iter().map(|task| task.machine.clone()).collect();
+    assert!(machines.iter().all(|place| *place == Some(name(2))), "{machines:?}");
 
     let before = given_by_masters(&cell).await;
-    run(&cell, "second", 3, &package).await;
-    let second = held(&cell, 3, &package).await;
+    run_until_reported(&cell, "second", 3, &package).await;
+    let second = wait_for_package(&cell, 3, &package).await;
     let body = usize::from(MEGABYTES) * MEGABYTE;
     assert!(of_machine(&second, 2) >= body as u64, "{second:#?}");
     assert!(of_masters(&second) <= HEAD, "{second:#?}");
     assert!(given_by_masters(&cell).await - before <= HEAD);
-    assert!(told(&cell, 2).await.given >= body as u64);
-    let shown = cell.masters.cell(&["machine", "packages", "n3"]).expect("it is shown");
-    assert!(shown.contains("server") && shown.contains("n2 8"), "{shown}");
+    assert!(package_status(&cell, 2).await.given >= body as u64);
+    let output = cell.masters.cell(&["machine", "packages", "n3"]).expect("it is shown");
+    assert!(output.contains("server") && output.contains("n2 8"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn machines_that_want_a_package_at_once_get_most_of_it_from_each_other() {
-    let Some(cell) = quick().await else { return };
+    let Some(cell) = launch_fast().await else { return };
     let package = push(&cell, "server", 32);
     let mut all = job(&cell, "all", 3, &package);
     all["spread"] = spread(1);
     cell.submit(&all).await;
-    cell.all_run("all").await;
+    cell.wait_until_running("all").await;
     let (mut masters, mut machines) = (0, 0);
     for machine in 1..=3 {
-        let told = told(&cell, machine).await;
-        masters += told.from_masters;
-        machines += told.from_machines;
+        let status = package_status(&cell, machine).await;
+        masters += status.from_masters;
+        machines += status.from_machines;
         assert!(is_whole(&cell, machine, &package));
     }
     // Three times the package came in all, and somebody has to have it first.
@@ -166,10 +173,10 @@ fn forge(bytes: &mut [u8]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_liar_or_a_damaged_machine_has_is_fetched_elsewhere() {
-    let Some(cell) = quick().await else { return };
+    let Some(cell) = launch_fast().await else { return };
     let (server, data) = (push(&cell, "server", 4), push(&cell, "data", 4));
-    run(&cell, "server-1", 1, &server).await;
-    run(&cell, "data-1", 1, &data).await;
+    run_until_reported(&cell, "server-1", 1, &server).await;
+    run_until_reported(&cell, "data-1", 1, &data).await;
     let change = |package: &PackageRef, how: fn(&mut [u8])| {
         let path = file(&cell, 1, package);
         let mut bytes = fs::read(&path).expect("it is there");
@@ -178,32 +185,32 @@ async fn what_a_liar_or_a_damaged_machine_has_is_fetched_elsewhere() {
         assert!(!is_whole(&cell, 1, package));
     };
     change(&server, forge);
-    run(&cell, "server-2", 2, &server).await;
+    run_until_reported(&cell, "server-2", 2, &server).await;
     assert!(is_whole(&cell, 2, &server));
-    let held_now = held(&cell, 2, &server).await;
+    let held_now = wait_for_package(&cell, 2, &server).await;
     let liar = held_now.from.iter().find(|from| from.name == "n1");
     assert!(liar.is_some_and(|liar| liar.is_wrong), "{held_now:#?}");
     assert!(of_masters(&held_now) >= MEGABYTE as u64, "{held_now:#?}");
-    assert_eq!(told(&cell, 2).await.shunned.len(), 1);
+    assert_eq!(package_status(&cell, 2).await.shunned.len(), 1);
     // One that finds the damage itself gives nothing away, and is no liar.
     change(&data, |bytes| bytes[bytes.len() / 2] ^= 1);
-    run(&cell, "data-3", 3, &data).await;
+    run_until_reported(&cell, "data-3", 3, &data).await;
     assert!(is_whole(&cell, 3, &data));
-    assert!(held(&cell, 1, &data).await.is_damaged);
-    let held_now = held(&cell, 3, &data).await;
+    assert!(wait_for_package(&cell, 1, &data).await.is_damaged);
+    let held_now = wait_for_package(&cell, 3, &data).await;
     assert!(held_now.from.iter().all(|from| !from.is_wrong), "{held_now:#?}");
     assert!(of_masters(&held_now) >= MEGABYTE as u64, "{held_now:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_package_whose_source_dies_half_way_comes_from_elsewhere() {
-    let Some(mut cell) = quick().await else { return };
+    let Some(mut cell) = launch_fast().await else { return };
     let package = push(&cell, "server", 16);
-    run(&cell, "first", 1, &package).await;
+    run_until_reported(&cell, "first", 1, &package).await;
     // Two megabytes a second: there is a half-way.
     let mut narrow = cell.masters.hosts.command(cell.host(1), "tc");
     narrow.args("qdisc add dev eth0 root tbf rate 16mbit burst 64kb latency 400ms".split(' '));
-    said(&mut narrow).expect("a line can be made narrow");
+    command_output(&mut narrow).expect("a line can be made narrow");
     let mut job = job(&cell, "second", 1, &package);
     job["constraints"] = on(2);
     cell.submit(&job).await;
@@ -216,9 +223,9 @@ async fn a_package_whose_source_dies_half_way_comes_from_elsewhere() {
     })
     .await;
     cell.kill_agent(1);
-    cell.all_run("second").await;
+    cell.wait_until_running("second").await;
     assert!(is_whole(&cell, 2, &package));
-    let second = held(&cell, 2, &package).await;
+    let second = wait_for_package(&cell, 2, &package).await;
     assert!(of_machine(&second, 1) >= MEGABYTE as u64, "{second:#?}");
     assert!(of_masters(&second) > HEAD, "{second:#?}");
     assert!(of_machine(&second, 1) + of_masters(&second) >= package.bytes, "{second:#?}");

@@ -1,14 +1,14 @@
 //! Room that a production task reserves and does not use is lent to batch, and taken back when the
 //! production task wants it: batch pays, production never.
 
-use cellwright_agent::groups::base_name;
-use cellwright_cell::event::{TaskChange, What};
+use cellwright_agent::cgroups::base_name;
+use cellwright_cell::event::{EventKind, TaskChange};
 use cellwright_cell::id::{Attempt, TaskId};
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::task::TaskState;
-use cellwright_isolate::cgroup::{Controller, Group, GroupPath, Layout, Place, Tree};
-use cellwright_tests::machines::{CAPACITY, Machines, Wanted, on};
+use cellwright_isolate::cgroup::{Controller, ControllerMount, Group, GroupPath, Layout, Tree};
+use cellwright_tests::machines::{CAPACITY, Machines, MachinesPlan, on};
 use serde_json::{Value, json};
 use std::process::Command;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const FAST: &[(&str, &str)] = &[
 ];
 
 /// Holds so much memory, for ever: what is read is kept until its line ends, which it never does.
-fn hold(mebibytes: u64) -> String {
+fn hold_memory(mebibytes: u64) -> String {
     format!("{{ head -c {mebibytes}M /dev/zero; exec sleep 100000; }} | tail")
 }
 
@@ -50,27 +50,27 @@ async fn reserved(cell: &Machines, job: &str) -> Option<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_runs_in_what_production_does_not_use_and_leaves_when_it_does() {
     let capacity = Some(Resources { ram: RAM, ..CAPACITY });
-    let wanted = Wanted { changes: FAST, capacity, ..Wanted::default() };
-    let Some(cell) = Machines::lay_out(&wanted).await else { return };
+    let plan = MachinesPlan { changes: FAST, capacity, ..MachinesPlan::default() };
+    let Some(cell) = Machines::launch_with(&plan).await else { return };
     let wait = r#"while ! test -e "$SHARED/go"; do sleep 0.1; done"#;
-    let script = format!("{wait}\n{}", hold(180));
+    let script = format!("{wait}\n{}", hold_memory(180));
     cell.submit(&job(&cell, "production", 200, PRODUCTION, &script)).await;
-    cell.all_run("production").await;
-    cell.submit(&job(&cell, "batch", 100, BATCH, &hold(120))).await;
+    cell.wait_until_running("production").await;
+    cell.submit(&job(&cell, "batch", 100, BATCH, &hold_memory(120))).await;
     // It fits by what the other one is expected to use, and not before.
-    cell.all_run("batch").await;
+    cell.wait_until_running("batch").await;
     cell.until("batch reserves what it uses", async |cell| {
         (reserved(cell, "batch").await? > 120 * MIB).then_some(())
     })
     .await;
-    let lent = reserved(&cell, "production").await.expect("it runs");
-    assert!(lent + BATCH <= RAM, "{lent} bytes are reserved for production");
+    let reserved_bytes = reserved(&cell, "production").await.expect("it runs");
+    assert!(reserved_bytes + BATCH <= RAM, "{reserved_bytes} bytes are reserved for production");
 
     std::fs::write(cell.shared("go"), "").expect("a file");
     cell.until("batch has to leave", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
         let left = events.any(|event| match event.what {
-            What::Task { change: TaskChange::Evicted { .. }, .. } => {
+            EventKind::Task { change: TaskChange::Evicted { .. }, .. } => {
                 event.reason == Reason::OverCommitted
             }
             _ => false,
@@ -83,8 +83,8 @@ async fn batch_runs_in_what_production_does_not_use_and_leaves_when_it_does() {
     })
     .await;
     // It may go nowhere else, and here there is no room for it as long as that lasts.
-    cell.all("batch", |task| task.state == TaskState::Pending).await;
-    let production = cell.all_run("production").await;
+    cell.wait_for_tasks("batch", |task| task.state == TaskState::Pending).await;
+    let production = cell.wait_until_running("production").await;
     assert_eq!((production[0].attempt, production[0].failures_in_row), (1, 0));
 }
 
@@ -113,17 +113,18 @@ fn group(tree: &Tree, task: u32) -> Group {
 
 /// Microseconds of CPU in a tenth of a second that the kernel lets a group have.
 fn cap(tree: &Tree, group: &Group) -> Option<u64> {
-    let (mount, file) = match tree.layout().place(Controller::Cpu).expect("the controller") {
-        Place::V1(mount) => (mount, "cpu.cfs_quota_us"),
-        Place::V2(mount) => (mount, "cpu.max"),
-    };
+    let (mount, file) =
+        match tree.layout().controller_mount(Controller::Cpu).expect("the controller") {
+            ControllerMount::V1(mount) => (mount, "cpu.cfs_quota_us"),
+            ControllerMount::V2(mount) => (mount, "cpu.max"),
+        };
     let path = mount.join(group.path().as_str()).join(file);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{path:?}: {why}"));
     text.split_whitespace().next()?.parse().ok()
 }
 
 /// How much of the CPU that both use the first one has from now on, in percent.
-async fn part(cell: &Machines, first: &Group, second: &Group) -> u128 {
+async fn cpu_share(cell: &Machines, first: &Group, second: &Group) -> u128 {
     let used = |group: &Group| group.usage().expect("it runs").cpu;
     let before = (used(first), used(second));
     let spent = cell.until("they use the CPU", async |_| {
@@ -144,21 +145,21 @@ fn cpu_job(cell: &Machines, name: &str, priority: u32, cpu: u64, script: &str) -
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
     let capacity = Some(Resources { cpu: CPU, ..CAPACITY });
-    let wanted = Wanted { changes: FAST, capacity, ..Wanted::default() };
-    let Some(cell) = Machines::lay_out(&wanted).await else { return };
+    let plan = MachinesPlan { changes: FAST, capacity, ..MachinesPlan::default() };
+    let Some(cell) = Machines::launch_with(&plan).await else { return };
     let tree = small_machine(&cell, CPU);
     let go = cell.shared("go");
     assert!(Command::new("mkfifo").args(["-m", "666"]).arg(&go).status().unwrap().success());
     let mut production = cpu_job(&cell, "production", 200, CPU, WORKS_WHEN_TOLD);
     production["appclass"] = json!("latency_sensitive");
     cell.submit(&production).await;
-    cell.all_run("production").await;
+    cell.wait_until_running("production").await;
     cell.submit(&cpu_job(&cell, "batch", 100, CPU / 2, STUBBORN)).await;
     // It fits by what the other one is expected to use, and not before.
-    cell.all_run("batch").await;
+    cell.wait_until_running("batch").await;
     let [production, batch] = [0, 1].map(|task| group(&tree, task));
     cell.until("batch has the CPU", async |cell| {
-        let all = part(cell, &batch, &production).await > 95;
+        let all = cpu_share(cell, &batch, &production).await > 95;
         (all && cap(&tree, &batch).is_none()).then_some(())
     })
     .await;
@@ -167,26 +168,26 @@ async fn batch_in_idle_cpu_is_held_back_at_once_when_production_wants_it() {
     cell.until("batch is held back", async |_| cap(&tree, &batch)).await;
     // On a busy computer production may have to wait for others before it gets what is its due.
     cell.until("production has most of what both use", async |cell| {
-        let share = part(cell, &production, &batch).await;
+        let share = cpu_share(cell, &production, &batch).await;
         assert_eq!(cap(&tree, &production), None, "production is held back");
         (share >= 85).then_some(())
     })
     .await;
     cell.until("batch is told to leave", async |cell| {
         let mut events = cell.events("batch").await.into_iter();
-        let told = events.any(|event| match event.what {
-            What::Task { change: TaskChange::Stopping { .. }, .. } => {
+        let was_stopped = events.any(|event| match event.what {
+            EventKind::Task { change: TaskChange::Stopping { .. }, .. } => {
                 event.reason == Reason::OverCommitted
             }
             _ => false,
         });
-        told.then_some(())
+        was_stopped.then_some(())
     })
     .await;
     std::fs::write(cell.shared("leave"), "").expect("a file");
     // It may go nowhere else, and here everything is reserved for production again.
-    cell.all("batch", |task| task.state == TaskState::Pending).await;
-    let production = cell.all_run("production").await;
+    cell.wait_for_tasks("batch", |task| task.state == TaskState::Pending).await;
+    let production = cell.wait_until_running("production").await;
     assert_eq!((production[0].attempt, production[0].failures_in_row), (1, 0));
     assert_eq!(production[0].reservation.cpu, CPU);
 }

@@ -43,7 +43,7 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
         } else if let Some(earlier) = seen.insert(id.clone(), index + 1) {
             complain(format!("`{id}` already has a row, line {earlier}"));
         }
-        for message in row(repo, &id, &cells, &columns) {
+        for message in check_row(repo, &id, &cells, &columns) {
             complain(message);
         }
     }
@@ -86,7 +86,7 @@ fn is_known(id: &str) -> bool {
     all_ids().any(|known| known == id)
 }
 
-fn row(repo: &Repo, id: &str, cells: &[&str], columns: &Columns) -> Vec<String> {
+fn check_row(repo: &Repo, id: &str, cells: &[&str], columns: &Columns) -> Vec<String> {
     let (Some(state), Some(code), Some(test)) = (columns.state, columns.code, columns.test) else {
         return vec![format!("`{id}`: the table needs columns state, code and test")];
     };

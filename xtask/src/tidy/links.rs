@@ -4,7 +4,7 @@
 //! fail for reasons no change here caused.
 
 use super::Finding;
-use crate::modules::joined;
+use crate::modules::join_path;
 use crate::repo::Repo;
 
 pub fn check(repo: &Repo) -> Vec<Finding> {
@@ -46,7 +46,7 @@ fn targets(line: &str) -> impl Iterator<Item = String> {
 fn resolves(repo: &Repo, folder: &str, target: &str) -> bool {
     let is_web = target.contains("://") || target.starts_with("mailto:");
     let file = target.split('#').next().unwrap_or("");
-    is_web || file.is_empty() || repo.exists(&joined(folder, file))
+    is_web || file.is_empty() || repo.exists(&join_path(folder, file))
 }
 
 #[cfg(test)]

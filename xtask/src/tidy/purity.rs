@@ -125,7 +125,7 @@ fn check_file(path: &str, file: &RustFile, test_file: bool, findings: &mut Vec<F
                 findings.push(Finding::new(path, token.line, message));
             }
         }
-        if std_in_disguise(file, index) {
+        if hides_std(file, index) {
             let message = "name `std` items by their full path: the purity check reads paths";
             findings.push(Finding::new(path, token.line, message));
         }
@@ -144,7 +144,7 @@ impl Pattern {
                 Std(names) => names.contains(&text) && is_in_std(file, index),
                 Crate(names) => names.contains(&text) && starts_path(file, index),
                 Name(names) => names.contains(&text),
-                Macro(names) => names.contains(&text) && file.at(index + 1) == "!",
+                Macro(names) => names.contains(&text) && file.text_at(index + 1) == "!",
                 FloatLiteral => false,
             }
     }
@@ -153,42 +153,42 @@ impl Pattern {
 /// `std::name`, or `name` at the top level of `std::{…}`.
 fn is_in_std(file: &RustFile, index: usize) -> bool {
     let after_std =
-        |end: usize| end >= 3 && file.path_separator(end - 2) && file.at(end - 3) == "std";
+        |end: usize| end >= 3 && file.path_separator(end - 2) && file.text_at(end - 3) == "std";
     if after_std(index) {
         return true;
     }
     let depth = file.tokens[index].depth;
-    if depth == 0 || index == 0 || !matches!(file.at(index - 1), "{" | ",") {
+    if depth == 0 || index == 0 || !matches!(file.text_at(index - 1), "{" | ",") {
         return false;
     }
     (0..index)
         .rev()
         .find(|&i| file.tokens[i].kind == Kind::Open && file.tokens[i].depth == depth - 1)
-        .is_some_and(|open| file.at(open) == "{" && after_std(open))
+        .is_some_and(|open| file.text_at(open) == "{" && after_std(open))
 }
 
 /// `name::…`, `::name`, or `use name`; a module of our own, as in `crate::name`, is not meant.
 fn starts_path(file: &RustFile, index: usize) -> bool {
     let inside = index >= 3
         && file.path_separator(index - 2)
-        && (file.tokens[index - 3].kind == Kind::Ident || file.at(index - 3) == ">")
-        && file.at(index - 3) != "use";
-    let named = index > 0 && matches!(file.at(index - 1), "use" | "crate");
+        && (file.tokens[index - 3].kind == Kind::Ident || file.text_at(index - 3) == ">")
+        && file.text_at(index - 3) != "use";
+    let named = index > 0 && matches!(file.text_at(index - 1), "use" | "crate");
     !inside && (named || file.path_separator(index + 1))
 }
 
 /// `use std as other` or `use std::*` would carry banned names past the check.
-fn std_in_disguise(file: &RustFile, index: usize) -> bool {
-    file.at(index) == "std"
+fn hides_std(file: &RustFile, index: usize) -> bool {
+    file.text_at(index) == "std"
         && file.tokens[index].kind == Kind::Ident
-        && (file.at(index + 1) == "as"
-            || (file.path_separator(index + 1) && file.at(index + 3) == "*"))
+        && (file.text_at(index + 1) == "as"
+            || (file.path_separator(index + 1) && file.text_at(index + 3) == "*"))
 }
 
 fn is_float(file: &RustFile, index: usize) -> bool {
-    let text = file.at(index);
+    let text = file.text_at(index);
     // `pair.0.1` lexes its two indices as one literal.
-    let tuple_index = index > 0 && file.at(index - 1) == ".";
+    let tuple_index = index > 0 && file.text_at(index - 1) == ".";
     let decimal = text.starts_with(|c: char| c.is_ascii_digit())
         && !["0x", "0o", "0b"].iter().any(|prefix| text.starts_with(prefix));
     let suffixed = text.ends_with("f32") || text.ends_with("f64");

@@ -43,10 +43,10 @@ pub fn check(repo: &Repo) -> Vec<Finding> {
 
 /// `serde(` right after `#[`, or anywhere inside `#[cfg_attr(…)]`.
 fn starts_serde_attribute(file: &RustFile, index: usize) -> bool {
-    file.at(index) == "serde"
-        && file.at(index + 1) == "("
+    file.text_at(index) == "serde"
+        && file.text_at(index + 1) == "("
         && index > 0
-        && matches!(file.at(index - 1), "[" | ",")
+        && matches!(file.text_at(index - 1), "[" | ",")
 }
 
 #[cfg(test)]

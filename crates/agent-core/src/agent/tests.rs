@@ -1,7 +1,7 @@
 //! An agent from its orders to its reports, with a machine that does what it is told.
 
 use super::*;
-use crate::decide::tests::{order, run, work};
+use crate::reconcile::tests::{order, run, work};
 use cellwright_api::internal::Epoch;
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::name::Name;
@@ -23,7 +23,7 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
 }
 
 fn agent() -> AgentCore {
-    AgentCore::new(LifeNumber::after(None), Orders::default())
+    AgentCore::new(IncarnationNumber::next_after(None), Orders::default())
 }
 
 fn states(agent: &mut AgentCore) -> Vec<ObservedState> {
@@ -52,24 +52,27 @@ fn an_end_is_reported_until_orders_drop_it_and_nothing_begins_twice() {
     let mut agent = agent();
     let first = Attempt::new(TaskId(1), 1);
     assert_eq!(agent.next_actions(0), [], "without orders");
-    assert_eq!(agent.hear(answer(1, vec![order(1, 1, run())]), 0).taken, Taken::New);
+    assert_eq!(
+        agent.handle_orders(answer(1, vec![order(1, 1, run())]), 0).orders,
+        OrdersUpdate::Changed
+    );
     let [Action::Start { .. }] = agent.next_actions(0)[..] else { panic!("not started") };
     assert_eq!(agent.next_actions(0), [], "it is given once");
     assert_eq!(states(&mut agent), [ObservedState::Preparing]);
-    let began = Change { is_news: true, decides: false, began: true };
+    let began = Change { needs_report: true, needs_reconcile: false, started: true };
     assert_eq!(agent.observe(first, RUNS), began);
     assert_eq!(states(&mut agent), [ObservedState::Running { healthy: true }]);
     assert_eq!(agent.observe(first, RUNS), Change::default());
     let ended = agent.observe(first, Event::Ended(End::Finished));
-    assert!(ended.is_news && ended.decides);
+    assert!(ended.needs_report && ended.needs_reconcile);
     for index in [1, 2, 0] {
-        agent.hear(answer(index, vec![order(1, 1, run())]), 0);
+        agent.handle_orders(answer(index, vec![order(1, 1, run())]), 0);
         assert_eq!(agent.next_actions(0), [], "orders of {index}");
         assert_eq!(states(&mut agent), [ObservedState::Finished]);
     }
-    assert_eq!(agent.hear(answer(1, Vec::new()), 0).taken, Taken::Refused);
+    assert_eq!(agent.handle_orders(answer(1, Vec::new()), 0).orders, OrdersUpdate::Stale);
     assert_eq!(states(&mut agent), [ObservedState::Finished]);
-    agent.hear(answer(3, Vec::new()), 0);
+    agent.handle_orders(answer(3, Vec::new()), 0);
     assert_eq!(agent.next_actions(0), [Action::Forget { attempt: first }]);
     assert_eq!(states(&mut agent), []);
     assert_eq!(agent.observe(first, RUNS), Change::default(), "unknown by now");
@@ -80,9 +83,12 @@ fn an_answer_to_another_lifes_number_is_not_obeyed() {
     let mut agent = agent();
     let mut orders = answer(1, vec![order(1, 1, run())]);
     orders.incarnation = 5;
-    let heard = agent.hear(orders, 0);
-    assert_eq!((heard.life, heard.taken), (Told::Raised, Taken::Refused));
-    assert_eq!((agent.life.incarnation, agent.next_actions(0)), (6, Vec::new()));
+    let outcome = agent.handle_orders(orders, 0);
+    assert_eq!(
+        (outcome.incarnation_change, outcome.orders),
+        (IncarnationUpdate::Raised, OrdersUpdate::Stale)
+    );
+    assert_eq!((agent.incarnation.incarnation, agent.next_actions(0)), (6, Vec::new()));
 }
 
 #[test]
@@ -98,15 +104,15 @@ fn what_changes_while_a_task_runs_reaches_it() {
         failures: 1,
     });
     let checked = Order::Run(Box::new(checked));
-    agent.hear(answer(1, vec![order(1, 1, checked)]), 0);
+    agent.handle_orders(answer(1, vec![order(1, 1, checked)]), 0);
     agent.next_actions(0);
     agent.observe(first, RUNS);
     assert_eq!(states(&mut agent), [ObservedState::Preparing], "it has not said that it is well");
     let ill = agent.observe(first, Event::Health(Health::Ill));
-    assert_eq!((ill.is_news, ill.decides), (true, false));
+    assert_eq!((ill.needs_report, ill.needs_reconcile), (true, false));
     assert_eq!(states(&mut agent), [ObservedState::Running { healthy: false }]);
-    let heard = agent.hear(answer(2, vec![order(1, 1, run())]), 0);
-    assert_eq!(heard.other_checks, [first]);
+    let outcome = agent.handle_orders(answer(2, vec![order(1, 1, run())]), 0);
+    assert_eq!(outcome.changed_health_checks, [first]);
     assert_eq!(states(&mut agent), [ObservedState::Running { healthy: true }]);
 }
 
@@ -119,7 +125,7 @@ fn an_agent_that_comes_back_goes_on_with_what_it_finds() {
     let hold =
         || Order::Hold { limits: Default::default(), devices: Vec::new(), waits_for: Vec::new() };
     let alloc = agent.adopt(order(2, 1, hold()));
-    assert!(agent.observe(alloc, Event::Held).decides, "who waits for it can start");
+    assert!(agent.observe(alloc, Event::Held).needs_reconcile, "who waits for it can start");
     assert_eq!(agent.alloc(TaskId(2)).map(|(attempt, _)| attempt), Some(alloc));
     assert_eq!(agent.alloc(TaskId(1)), None);
 }

@@ -18,20 +18,24 @@
 //! the account of a task that borrows folders of the machine, whose owners must stay who they are,
 //! is that account outside too, and its operator says which accounts those are.
 
-use super::told::{
-    Places, check_package_name, environment, io, logs, open_alloc, remove, shut, sweep_secrets,
-    write_devices, write_files, write_papers, write_ports, write_secrets,
+use super::task_env::{
+    TaskPaths, check_package_name, environment, io, log_limits, open_alloc, remove_dir,
+    restrict_access, sweep_secrets, write_credentials, write_devices, write_files, write_ports,
+    write_secrets,
 };
-use super::who::{Contained, borrowing, contained};
-use super::{Driver, DriverError, Start};
-use crate::config::{Config, LentVolume};
-use crate::folder::Folders;
+use super::task_user::{TaskIds, container_ids, container_ids_with_volumes};
+use super::{Driver, DriverError, StartContext};
+use crate::config::{Config, HostVolume};
 use crate::shim::protocol::{Container, Launch};
-use cellwright_cell::admit::LEAST_RAM_CONTAINED;
-use cellwright_cell::isolation::{Isolation, LOOKED_UP, NAMES, Network as Asked, PROGRAMS, Volume};
+use crate::state_dir::Folders;
+use cellwright_cell::admit::MIN_CONTAINER_RAM;
+use cellwright_cell::isolation::{
+    ETC_LOOKUP_PATHS, Isolation, NAME_RESOLUTION_FILES, Network as Asked, SYSTEM_PROGRAM_DIRS,
+    Volume,
+};
 use cellwright_isolate::container::{
-    Bind, Borrowed, Bundle, ContainerId, ContainerSpec, DeviceNode, HeldFolder, Maker, Network,
-    Probe, Runc, Scratch, User, probe, sweep,
+    Bind, Bundle, ContainerId, ContainerSpec, DeviceNode, HostVolumeMount, Network, PinnedHostPath,
+    Probe, Runc, Scratch, User, UserNsOwner, probe, sweep,
 };
 use cellwright_isolate::mounts;
 use std::collections::BTreeSet;
@@ -51,20 +55,20 @@ pub struct ContainerDriver {
     /// The lowest layer of roots made of the machine's programs: links such as `bin -> usr/bin`.
     host_layer: PathBuf,
     /// Folders that tasks may borrow.
-    volumes: Vec<LentVolume>,
+    host_volumes: Vec<HostVolume>,
     /// Accounts of the machine that jobs may name, beside `nobody`.
     users: Vec<String>,
     /// The runtime, with what is known against it.
     version: String,
     /// Who makes the namespaces of users.
-    maker: Maker,
+    userns_owner: UserNsOwner,
 }
 
 impl ContainerDriver {
     /// # Errors
     /// With all the reasons why containers do not work here, in one line.
     pub fn open(config: &Config, folders: &Folders) -> Result<ContainerDriver, String> {
-        let run = folders.containers();
+        let run = folders.containers_dir();
         let mut driver = ContainerDriver {
             users: config.users.clone(),
             version: String::new(),
@@ -72,20 +76,20 @@ impl ContainerDriver {
             state: run.join("state"),
             host_layer: run.join("host-layer"),
             // What is lent is compared with where a path really leads.
-            volumes: config.volumes.iter().filter_map(real).collect(),
-            maker: Maker::OwnRange,
+            host_volumes: config.volumes.iter().filter_map(canonical_volume).collect(),
+            userns_owner: UserNsOwner::FirstOfRange,
             run,
         };
         let made = fs::DirBuilder::new().recursive(true).mode(0o711).create(&driver.run);
         made.map_err(|why| format!("{}: {why}", driver.run.display()))?;
         let probed = probe(&driver.runtime(), &driver.run);
-        match (probed.why_not(), probed) {
-            (None, Probe::Ready { runtime, maker }) => {
-                (driver.version, driver.maker) = (runtime, maker);
+        match (probed.unavailable_reason(), probed) {
+            (None, Probe::Ready { runtime, userns_owner: maker }) => {
+                (driver.version, driver.userns_owner) = (runtime, maker);
             }
             (why, _) => return Err(why.unwrap_or_default()),
         }
-        driver.lay_host_layer().map(|()| driver).map_err(|error| error.to_string())
+        driver.create_host_layer().map(|()| driver).map_err(|error| error.to_string())
     }
 
     fn runtime(&self) -> Runc {
@@ -93,22 +97,27 @@ impl ContainerDriver {
     }
 
     /// Where `/bin` is a link into `/usr`, so it is in the container.
-    fn lay_host_layer(&self) -> Result<(), DriverError> {
+    fn create_host_layer(&self) -> Result<(), DriverError> {
         let layer = &self.host_layer;
         mounts::remove_tree(layer)?;
         fs::create_dir_all(layer).map_err(io(layer))?;
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(layer, open).map_err(io(layer))?;
-        for place in PROGRAMS {
-            if let Ok(target) = fs::read_link(place) {
-                symlink(target, layer.join(place.trim_start_matches('/'))).map_err(io(layer))?;
+        for program_dir in SYSTEM_PROGRAM_DIRS {
+            if let Ok(target) = fs::read_link(program_dir) {
+                symlink(target, layer.join(program_dir.trim_start_matches('/')))
+                    .map_err(io(layer))?;
             }
         }
         Ok(())
     }
 
     /// Who the task is, inside and outside.
-    fn who(&self, start: &Start<'_>, root: Option<&Path>) -> Result<Contained, DriverError> {
+    fn task_ids(
+        &self,
+        start: &StartContext<'_>,
+        root: Option<&Path>,
+    ) -> Result<TaskIds, DriverError> {
         let none = || DriverError::Cannot {
             field: "range of users",
             value: "none".into(),
@@ -118,21 +127,21 @@ impl ContainerDriver {
         let user = start.work.user.as_ref().map(|user| user.as_str());
         // Whoever borrows folders of the machine is somebody of the machine, not of a package.
         if start.work.isolation.volumes.is_empty() {
-            contained(user, root, range)
+            container_ids(user, root, range)
         } else {
-            borrowing(user, &self.users, range)
+            container_ids_with_volumes(user, &self.users, range)
         }
     }
 
-    fn bundle(&self, start: &Start<'_>) -> Result<Bundle, DriverError> {
+    fn bundle(&self, start: &StartContext<'_>) -> Result<Bundle, DriverError> {
         Ok(Bundle::at(&self.run, &ContainerId::new(&start.attempt.to_string())?))
     }
 
     fn spec(
         &self,
-        start: &Start<'_>,
+        start: &StartContext<'_>,
         root: Option<&Path>,
-        who: &Contained,
+        ids: &TaskIds,
     ) -> Result<ContainerSpec, DriverError> {
         let no_group = || DriverError::Cannot {
             field: "control group",
@@ -142,8 +151,8 @@ impl ContainerDriver {
         let group = start.group.as_ref().ok_or_else(no_group)?.path().clone();
         let layers = vec![root.unwrap_or(&self.host_layer).to_owned()];
         let mut spec = ContainerSpec::new(start.work.command.clone(), layers, group);
-        spec.user = User { uid: who.inside.0, gid: who.inside.1, groups: Vec::new() };
-        (spec.users, spec.maker) = (Some(who.map), self.maker);
+        spec.user = User { uid: ids.inside.0, gid: ids.inside.1, groups: Vec::new() };
+        (spec.users, spec.userns_owner) = (Some(ids.map), self.userns_owner);
         // The shim has lowered its own, which the runtime inherits.
         spec.rlimits.clear();
         spec.hostname = start.name.split('/').skip(1).collect::<Vec<_>>().join("-");
@@ -153,57 +162,64 @@ impl ContainerDriver {
             Asked::Own => Network::Own,
         };
         spec.binds = binds(start, root)?;
-        spec.borrowed = self.borrowed(start)?;
+        spec.host_volumes = self.host_volumes(start)?;
         // Others of the machine may reach what it writes there.
-        spec.set_id_files = !spec.borrowed.iter().any(|lent| lent.writable);
+        spec.set_id_files = !spec.host_volumes.iter().any(|volume| volume.writable);
         Ok(spec)
     }
 
-    fn borrowed(&self, start: &Start<'_>) -> Result<Vec<Borrowed>, DriverError> {
+    fn host_volumes(&self, start: &StartContext<'_>) -> Result<Vec<HostVolumeMount>, DriverError> {
         check_targets(&start.work.isolation)?;
-        let borrow = |volume: &Volume| {
-            let folder = self.lent(&volume.source, volume.writable)?;
+        let open = |volume: &Volume| {
+            let folder = self.open_host_volume(&volume.source, volume.writable)?;
             let (target, writable) = (volume.target.clone().into(), volume.writable);
-            Ok(Borrowed { folder, target, writable })
+            Ok(HostVolumeMount { folder, target, writable })
         };
-        start.work.isolation.volumes.iter().map(borrow).collect()
+        start.work.isolation.volumes.iter().map(open).collect()
     }
 
     /// A folder of the machine that its operator lends to tasks; links in it lead nowhere else.
     /// What is looked at is what is given, whatever becomes of its name.
-    fn lent(&self, source: &str, writable: bool) -> Result<HeldFolder, DriverError> {
-        let held = HeldFolder::open(Path::new(source))?;
+    fn open_host_volume(
+        &self,
+        source: &str,
+        writable: bool,
+    ) -> Result<PinnedHostPath, DriverError> {
+        let held = PinnedHostPath::open(Path::new(source))?;
         let found = held.path();
         // Of folders inside each other the innermost decides. Two ways to one folder may have been
         // given different answers: then it is not for writing.
-        let around = self.volumes.iter().filter(|lent| found.starts_with(&lent.path));
-        let innermost = around.max_by_key(|lent| (lent.path.components().count(), !lent.writable));
-        if innermost.is_some_and(|lent| lent.writable || !writable) {
+        let containing = self.host_volumes.iter().filter(|volume| found.starts_with(&volume.path));
+        let innermost =
+            containing.max_by_key(|volume| (volume.path.components().count(), !volume.writable));
+        if innermost.is_some_and(|volume| volume.writable || !writable) {
             return Ok(held);
         }
-        let shown = |lent: &LentVolume| {
-            let how = if lent.writable { "" } else { " for reading" };
-            format!("{}{how}", lent.path.display())
+        let describe = |volume: &HostVolume| {
+            let how = if volume.writable { "" } else { " for reading" };
+            format!("{}{how}", volume.path.display())
         };
-        let lent: Vec<String> = self.volumes.iter().map(shown).collect();
+        let available: Vec<String> = self.host_volumes.iter().map(describe).collect();
         let value = if writable { format!("{source} for writing") } else { source.to_owned() };
         Err(DriverError::Cannot {
             field: "task.isolation.volumes.source",
             value,
-            allowed: format!("what this machine's operator lends: [{}]", lent.join(", ")),
+            allowed: format!("what this machine's operator lends: [{}]", available.join(", ")),
         })
     }
 }
 
 /// Where a folder that is lent really is.
-fn real(volume: &LentVolume) -> Option<LentVolume> {
-    Some(LentVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
+fn canonical_volume(volume: &HostVolume) -> Option<HostVolume> {
+    Some(HostVolume { path: volume.path.canonicalize().ok()?, writable: volume.writable })
 }
 
 /// A job that was admitted before its volumes' targets were looked at may ask for any.
-fn check_targets(asked: &Isolation) -> Result<(), DriverError> {
-    let Some((position, allowed)) = asked.misplaced().next() else { return Ok(()) };
-    let target = asked.volumes.get(position).map(|volume| volume.target.clone());
+fn check_targets(isolation: &Isolation) -> Result<(), DriverError> {
+    let Some((position, allowed)) = isolation.invalid_volume_targets().next() else {
+        return Ok(());
+    };
+    let target = isolation.volumes.get(position).map(|volume| volume.target.clone());
     Err(DriverError::Cannot {
         field: "task.isolation.volumes.target",
         value: target.unwrap_or_default(),
@@ -212,10 +228,13 @@ fn check_targets(asked: &Isolation) -> Result<(), DriverError> {
 }
 
 /// Lends what it was given; says where inside each device is.
-fn lend(start: &Start<'_>, spec: &mut ContainerSpec) -> Result<Vec<Vec<PathBuf>>, DriverError> {
+fn add_devices(
+    start: &StartContext<'_>,
+    spec: &mut ContainerSpec,
+) -> Result<Vec<Vec<PathBuf>>, DriverError> {
     let mut seen = Vec::new();
     for granted in start.devices {
-        let nodes = granted.held.nodes.iter().map(|node| DeviceNode::of(node));
+        let nodes = granted.host_device.nodes.iter().map(|node| DeviceNode::of(node));
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         seen.push(nodes.iter().map(|node| node.target().to_owned()).collect());
         // Devices of a kind may share a node.
@@ -229,15 +248,15 @@ fn lend(start: &Start<'_>, spec: &mut ContainerSpec) -> Result<Vec<Vec<PathBuf>>
 }
 
 /// The machine's programs and what they look up.
-fn machines_programs() -> Vec<Bind> {
+fn host_program_binds() -> Vec<Bind> {
     let is_folder = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.is_dir());
-    let programs = PROGRAMS.iter().map(PathBuf::from).filter(is_folder);
-    let looked_up = LOOKED_UP.iter().map(PathBuf::from).filter(|path| path.exists());
+    let programs = SYSTEM_PROGRAM_DIRS.iter().map(PathBuf::from).filter(is_folder);
+    let config_files = ETC_LOOKUP_PATHS.iter().map(PathBuf::from).filter(|path| path.exists());
     let bind = |path: PathBuf| Bind { source: path.clone(), target: path, writable: false };
-    programs.chain(looked_up).map(bind).collect()
+    programs.chain(config_files).map(bind).collect()
 }
 
-fn binds(start: &Start<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverError> {
+fn binds(start: &StartContext<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverError> {
     let bind =
         |source: PathBuf, target: &str, writable| Bind { source, target: target.into(), writable };
     let mut binds = vec![bind(start.directory.clone(), "/work", true)];
@@ -248,16 +267,16 @@ fn binds(start: &Start<'_>, root: Option<&Path>) -> Result<Vec<Bind>, DriverErro
         binds.push(bind(unpacked.clone(), &format!("/packages/{name}"), false));
     }
     if root.is_none() {
-        binds.extend(machines_programs());
+        binds.extend(host_program_binds());
     } else if start.work.isolation.network == Asked::Host {
-        let there = NAMES.into_iter().filter(|path| Path::new(path).exists());
+        let there = NAME_RESOLUTION_FILES.into_iter().filter(|path| Path::new(path).exists());
         binds.extend(there.map(|path| bind(path.into(), path, false)));
     }
     Ok(binds)
 }
 
 /// Where the package is unpacked that the job names as the root of its tasks.
-fn root_package<'a>(start: &'a Start<'_>) -> Option<&'a Path> {
+fn root_package<'a>(start: &'a StartContext<'_>) -> Option<&'a Path> {
     let named = start.work.isolation.root.as_ref()?;
     let found = start.packages.iter().find(|(name, _)| name == named.as_str());
     found.map(|(_, unpacked)| unpacked.as_path())
@@ -268,27 +287,27 @@ impl Driver for ContainerDriver {
         "container"
     }
 
-    fn gaps(&self) -> Vec<String> {
+    fn isolation_gaps(&self) -> Vec<String> {
         let shared = "what the kernel lets a user hold (inotify, signals) is shared by all \
                       containers: users other than root cannot make namespaces";
-        let is_shared = self.maker == Maker::Root;
+        let is_shared = self.userns_owner == UserNsOwner::Root;
         is_shared.then(|| shared.to_owned()).into_iter().collect()
     }
 
-    fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
-        has_enough(start)?;
+    fn prepare(&self, start: &StartContext<'_>) -> Result<Launch, DriverError> {
+        check_min_ram(start)?;
         let root = root_package(start);
-        let who = self.who(start, root)?;
-        let owner = who.outside;
-        shut(start, Some(who.map.range.first))?;
+        let ids = self.task_ids(start, root)?;
+        let owner = ids.outside;
+        restrict_access(start, Some(ids.map.range.first))?;
         write_files(start, Some(owner))?;
         open_alloc(start)?;
         let ports = write_ports(start)?;
-        let mut spec = self.spec(start, root, &who)?;
-        let seen = lend(start, &mut spec)?;
+        let mut spec = self.spec(start, root, &ids)?;
+        let seen = add_devices(start, &mut spec)?;
         let devices = write_devices(start, &seen)?;
         let secrets = write_secrets(start, Some(owner))?;
-        let papers = write_papers(start, Some(owner))?;
+        let credentials = write_credentials(start, Some(owner))?;
         let file = |source: &Path, target: &str| Bind {
             source: source.to_owned(),
             target: target.into(),
@@ -297,22 +316,22 @@ impl Driver for ContainerDriver {
         spec.binds.push(file(&ports, "/ports"));
         spec.binds.extend(devices.as_ref().map(|devices| file(devices, "/devices")));
         spec.binds.extend(secrets.as_ref().map(|secrets| file(secrets, "/secrets")));
-        spec.binds.extend(papers.as_ref().map(|papers| file(papers, "/identity")));
-        let places = Places {
+        spec.binds.extend(credentials.as_ref().map(|papers| file(papers, "/identity")));
+        let task_paths = TaskPaths {
             directory: "/work".into(),
             ports: "/ports".into(),
             packages: "/packages".into(),
             alloc: start.alloc.as_ref().map(|_| "/alloc".into()),
             devices: devices.as_ref().map(|_| "/devices".into()),
             secrets: secrets.as_ref().map(|_| "/secrets".into()),
-            papers: papers.as_ref().map(|_| "/identity".into()),
+            credentials: credentials.as_ref().map(|_| "/identity".into()),
         };
-        spec.env = environment(start, &places);
-        spec.cwd.clone_from(&places.directory);
+        spec.env = environment(start, &task_paths);
+        spec.cwd.clone_from(&task_paths.directory);
         let bundle = self.bundle(start)?;
         if let Err(why) = bundle.prepare(&spec) {
             // What stays behind is in a folder that root alone can enter.
-            let _ = [&secrets, &papers].map(|folder| folder.as_deref().map(remove));
+            let _ = [&secrets, &credentials].map(|folder| folder.as_deref().map(remove_dir));
             return Err(why.into());
         }
         let container = Container {
@@ -327,14 +346,14 @@ impl Driver for ContainerDriver {
             command: spec.command,
             env: spec.env.into_iter().collect(),
             directory: spec.cwd,
-            identity: Some(who.inside),
-            logs: logs(start),
+            identity: Some(ids.inside),
+            logs: log_limits(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
             group: Some(spec.group.to_string()),
             container: Some(container),
             secrets,
-            papers,
+            papers: credentials,
         })
     }
 
@@ -357,27 +376,27 @@ impl Driver for ContainerDriver {
 }
 
 /// The runtime itself counts against the limit while it starts a container.
-fn has_enough(start: &Start<'_>) -> Result<(), DriverError> {
+fn check_min_ram(start: &StartContext<'_>) -> Result<(), DriverError> {
     let ram = start.work.limits.ram;
-    if ram >= LEAST_RAM_CONTAINED || start.work.isolation.slack_ram {
+    if ram >= MIN_CONTAINER_RAM || start.work.isolation.slack_ram {
         return Ok(());
     }
-    let least = LEAST_RAM_CONTAINED >> 20;
+    let least = MIN_CONTAINER_RAM >> 20;
     Err(DriverError::Cannot {
         field: "task.limits.ram",
         value: ram.to_string(),
-        allowed: format!("{LEAST_RAM_CONTAINED} ({least} MiB) or more in a container"),
+        allowed: format!("{MIN_CONTAINER_RAM} ({least} MiB) or more in a container"),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::scratch::Scratch as Folder;
+    use crate::state_dir::scratch::Scratch as Folder;
 
     #[test]
     fn what_is_borrowed_covers_nothing_that_a_task_has() {
-        let asked = |targets: &[&str]| {
+        let check = |targets: &[&str]| {
             let volume = |target: &&str| Volume {
                 source: "/srv".into(),
                 target: (*target).into(),
@@ -386,54 +405,60 @@ mod tests {
             let volumes = targets.iter().map(volume).collect();
             check_targets(&Isolation { volumes, ..Isolation::default() })
         };
-        assert!(asked(&["/data", "/alloc/data"]).is_ok());
-        let said = asked(&["/data", "/work"]).unwrap_err().to_string();
-        assert!(said.contains("task.isolation.volumes.target: /work"), "{said}");
+        assert!(check(&["/data", "/alloc/data"]).is_ok());
+        let error = check(&["/data", "/work"]).unwrap_err().to_string();
+        assert!(error.contains("task.isolation.volumes.target: /work"), "{error}");
         // Whatever is bound from the machine has a rule.
-        for bind in machines_programs() {
+        for bind in host_program_binds() {
             let target = bind.target.to_str().unwrap().to_owned();
-            assert!(asked(&[&target]).is_err(), "{target}");
+            assert!(check(&[&target]).is_err(), "{target}");
         }
     }
 
     #[test]
     fn only_what_is_lent_can_be_borrowed() {
         let folder = Folder::new();
-        let [lent, kept, shown] = ["lent", "kept", "shown"].map(|name| folder.path(name));
-        let fixed = lent.join("fixed");
+        let [writable_dir, kept, shown] = ["lent", "kept", "shown"].map(|name| folder.path(name));
+        let fixed = writable_dir.join("fixed");
         let open = fixed.join("open");
-        fs::create_dir_all(lent.join("inner")).unwrap();
+        fs::create_dir_all(writable_dir.join("inner")).unwrap();
         fs::create_dir_all(open.join("inner")).unwrap();
         fs::create_dir_all(fixed.join("inner")).unwrap();
         fs::create_dir_all(&kept).unwrap();
         fs::create_dir_all(&shown).unwrap();
-        symlink(&kept, lent.join("way-out")).unwrap();
+        symlink(&kept, writable_dir.join("way-out")).unwrap();
         let driver = ContainerDriver {
             program: "runc".into(),
             state: folder.path("state"),
             run: folder.path("run"),
             host_layer: folder.path("layer"),
             // One way to a folder says that it may be written to, another that it may not.
-            volumes: [
+            host_volumes: [
                 (&fixed, false),
-                (&lent, true),
+                (&writable_dir, true),
                 (&open, true),
                 (&shown, false),
                 (&shown, true),
             ]
             .into_iter()
-            .filter_map(|(path, writable)| real(&LentVolume { path: path.clone(), writable }))
+            .filter_map(|(path, writable)| {
+                canonical_volume(&HostVolume { path: path.clone(), writable })
+            })
             .collect(),
             users: Vec::new(),
             version: String::new(),
-            maker: Maker::OwnRange,
+            userns_owner: UserNsOwner::FirstOfRange,
         };
-        let borrow = |path: PathBuf, writable| driver.lent(path.to_str().unwrap(), writable);
-        assert!(borrow(lent.join("inner"), true).is_ok() && borrow(lent.clone(), false).is_ok());
+        let borrow =
+            |path: PathBuf, writable| driver.open_host_volume(path.to_str().unwrap(), writable);
+        assert!(
+            borrow(writable_dir.join("inner"), true).is_ok()
+                && borrow(writable_dir.clone(), false).is_ok()
+        );
         assert!(borrow(shown.clone(), false).is_ok() && borrow(fixed.clone(), false).is_ok());
         assert!(borrow(open.join("inner"), true).is_ok());
         let inner = fixed.join("inner");
-        for path in [kept, lent.join("way-out"), "/etc".into(), shown, fixed, inner] {
+        for path in [kept, writable_dir.join("way-out"), "/etc".into(), shown, fixed, inner] {
             let error = borrow(path.clone(), true).unwrap_err().to_string();
             assert!(error.contains("what this machine's operator lends"), "{path:?}: {error}");
         }

@@ -3,21 +3,21 @@
 //! containers where they work, plain processes elsewhere, with the reason for all to see.
 
 pub mod container;
-pub mod enter;
+pub mod exec_spec;
 pub mod process;
-pub mod told;
-pub mod who;
+pub mod task_env;
+pub mod task_user;
 
+use crate::cgroups::TaskCgroups;
 use crate::config::{Config, ConfigError, DriverChoice};
-use crate::devices::Granted;
-use crate::folder::Folders;
-use crate::groups::Groups;
-use crate::papers::Papers;
+use crate::credentials::TaskCredentials;
+use crate::devices::GrantedDevice;
 use crate::shim::protocol::{Launch, LogSettings};
-use cellwright_cell::desired::Work;
+use crate::state_dir::Folders;
+use cellwright_cell::desired::RunSpec;
 use cellwright_cell::id::Attempt;
 use cellwright_isolate::cgroup::Group;
-use cellwright_isolate::container::{IdRange, is_open_to_all};
+use cellwright_isolate::container::{IdRange, is_world_traversable};
 use container::ContainerDriver;
 use process::ProcessDriver;
 use std::collections::BTreeSet;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a driver is given for one attempt.
-pub struct Start<'a> {
+pub struct StartContext<'a> {
     pub attempt: Attempt,
     /// Users and groups of the machine that are its own, or its alloc's. Absent: the agent is not
     /// root, and cannot make anybody another.
@@ -33,7 +33,7 @@ pub struct Start<'a> {
     /// `user/job/index`.
     pub name: &'a str,
     pub machine: &'a str,
-    pub work: &'a Work,
+    pub work: &'a RunSpec,
     /// The attempt's folder.
     pub folder: PathBuf,
     /// The folder the program works in.
@@ -43,13 +43,13 @@ pub struct Start<'a> {
     /// Names and folders of its packages.
     pub packages: &'a [(String, PathBuf)],
     /// Its devices, or those of its alloc.
-    pub devices: &'a [Granted],
+    pub devices: &'a [GrantedDevice],
     /// Its control group, made, with its limits.
     pub group: Option<Group>,
     pub lease_until: Option<u64>,
     pub logs: LogSettings,
     /// Who it is to other programs; nothing in a cell without identities.
-    pub papers: Option<&'a Papers>,
+    pub credentials: Option<&'a TaskCredentials>,
 }
 
 /// Why a driver cannot run a task; for its owner.
@@ -67,14 +67,14 @@ pub trait Driver: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// What it does not keep tasks from, for people to know.
-    fn gaps(&self) -> Vec<String>;
+    fn isolation_gaps(&self) -> Vec<String>;
 
     /// Makes the attempt's folder ready and says what to launch. May be called again for the same
     /// attempt, and then does the same again.
     ///
     /// # Errors
     /// When this task cannot be run here.
-    fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError>;
+    fn prepare(&self, start: &StartContext<'_>) -> Result<Launch, DriverError>;
 
     /// The container runtime with what is known against it, if there is one.
     fn runtime(&self) -> Option<&str> {
@@ -87,7 +87,7 @@ pub trait Driver: Send + Sync {
 
 /// The driver of an agent, and why it is not the one that isolates best.
 #[derive(Clone)]
-pub struct Chosen {
+pub struct SelectedDriver {
     pub driver: Arc<dyn Driver>,
     /// Why there are no containers, if there are none.
     pub container_off: Option<String>,
@@ -97,24 +97,29 @@ pub struct Chosen {
 ///
 /// # Errors
 /// When the configuration insists on containers and they do not work.
-pub fn choose(config: &Config, folders: &Folders, groups: &Groups) -> Result<Chosen, ConfigError> {
+pub fn select(
+    config: &Config,
+    folders: &Folders,
+    groups: &TaskCgroups,
+) -> Result<SelectedDriver, ConfigError> {
     let plain = |why: String| {
-        let groups_off = groups.off().map(str::to_owned);
-        let (users, closed) = (config.users.clone(), !is_open_to_all(folders.root()));
-        let closed = closed.then(|| folders.root().to_owned());
-        let driver = Arc::new(ProcessDriver { groups_off, users, closed });
-        Chosen { driver, container_off: Some(why) }
+        let groups_off = groups.unavailable_reason().map(str::to_owned);
+        let (users, inaccessible_root) =
+            (config.users.clone(), !is_world_traversable(folders.root()));
+        let inaccessible_root = inaccessible_root.then(|| folders.root().to_owned());
+        let driver = Arc::new(ProcessDriver { groups_off, users, inaccessible_root });
+        SelectedDriver { driver, container_off: Some(why) }
     };
     if config.driver == DriverChoice::Process {
         return Ok(plain("the configuration says so: driver = \"process\"".into()));
     }
     let opened = ContainerDriver::open(config, folders);
-    let opened = opened.and_then(|driver| match groups.off() {
+    let opened = opened.and_then(|driver| match groups.unavailable_reason() {
         None => Ok(driver),
         Some(why) => Err(format!("no control groups: {why}")),
     });
     match opened {
-        Ok(driver) => Ok(Chosen { driver: Arc::new(driver), container_off: None }),
+        Ok(driver) => Ok(SelectedDriver { driver: Arc::new(driver), container_off: None }),
         Err(why) if config.driver == DriverChoice::Container => Err(ConfigError::Field {
             field: "driver".into(),
             value: "container".into(),

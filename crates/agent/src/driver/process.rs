@@ -6,13 +6,14 @@
 //! Of a root agent each task is somebody of its own, unless its job names an account that the
 //! operator lets jobs have.
 
-use super::told::{
-    Places, check_package_name, environment, io, logs, open_alloc, remove, shut, sweep_secrets,
-    write_devices, write_files, write_papers, write_ports, write_secrets,
+use super::task_env::{
+    TaskPaths, check_package_name, environment, io, log_limits, open_alloc, remove_dir,
+    restrict_access, sweep_secrets, write_credentials, write_devices, write_files, write_ports,
+    write_secrets,
 };
-use super::who::plain;
-use super::{Driver, DriverError, Start};
-use crate::devices::Granted;
+use super::task_user::process_ids;
+use super::{Driver, DriverError, StartContext};
+use crate::devices::GrantedDevice;
 use crate::shim::protocol::Launch;
 use cellwright_cell::isolation::Network;
 use std::collections::BTreeSet;
@@ -27,7 +28,7 @@ pub struct ProcessDriver {
     /// Accounts that jobs may name, beside `nobody`.
     pub users: Vec<String>,
     /// The agent's folder, if others cannot pass through all the folders around it.
-    pub closed: Option<PathBuf>,
+    pub inaccessible_root: Option<PathBuf>,
 }
 
 impl Driver for ProcessDriver {
@@ -35,14 +36,14 @@ impl Driver for ProcessDriver {
         "process"
     }
 
-    fn gaps(&self) -> Vec<String> {
+    fn isolation_gaps(&self) -> Vec<String> {
         let mut gaps = vec![
             "files, network and processes of the machine are not hidden".to_owned(),
             "ports that were not given can be used".into(),
             "devices are open to whoever may open their nodes".into(),
         ];
         if rustix::process::geteuid().is_root() {
-            gaps.extend(self.closed.as_ref().map(|closed| {
+            gaps.extend(self.inaccessible_root.as_ref().map(|closed| {
                 let closed = closed.display();
                 format!("{closed} is closed to others: tasks reach what is below it by short paths")
             }));
@@ -53,38 +54,38 @@ impl Driver for ProcessDriver {
         gaps
     }
 
-    fn prepare(&self, start: &Start<'_>) -> Result<Launch, DriverError> {
-        refuse_what_takes_a_container(start)?;
+    fn prepare(&self, start: &StartContext<'_>) -> Result<Launch, DriverError> {
+        reject_container_only_settings(start)?;
         let user = start.work.user.as_ref().map(|user| user.as_str());
-        let account = plain(user, &self.users, start.range)?;
-        shut(start, account.map(|(_, group)| group))?;
+        let account = process_ids(user, &self.users, start.range)?;
+        restrict_access(start, account.map(|(_, group)| group))?;
         write_files(start, account)?;
         open_alloc(start)?;
         // The nodes are the machine's, and so is who may open them.
-        let paths = |granted: &'_ Granted| granted.held.nodes.clone();
+        let paths = |granted: &'_ GrantedDevice| granted.host_device.nodes.clone();
         let seen: Vec<Vec<PathBuf>> = start.devices.iter().map(paths).collect();
-        let places = Places {
+        let task_paths = TaskPaths {
             directory: start.directory.clone(),
             ports: write_ports(start)?,
             packages: link_packages(start)?,
             alloc: start.alloc.clone(),
             devices: write_devices(start, &seen)?,
             secrets: write_secrets(start, account)?,
-            papers: write_papers(start, account)?,
+            credentials: write_credentials(start, account)?,
         };
         Ok(Launch {
             name: start.name.to_owned(),
             command: start.work.command.clone(),
-            env: environment(start, &places).into_iter().collect(),
+            env: environment(start, &task_paths).into_iter().collect(),
             directory: start.directory.clone(),
             identity: account,
-            logs: logs(start),
+            logs: log_limits(start),
             lease_until: start.lease_until,
             max_run: start.work.max_run.map(|length| length.0),
             group: start.group.as_ref().map(|group| group.path().to_string()),
             container: None,
-            secrets: places.secrets,
-            papers: places.papers,
+            secrets: task_paths.secrets,
+            papers: task_paths.credentials,
         })
     }
 
@@ -94,17 +95,18 @@ impl Driver for ProcessDriver {
     }
 }
 
-fn refuse_what_takes_a_container(start: &Start<'_>) -> Result<(), DriverError> {
-    let asked = &start.work.isolation;
-    let volumes: Vec<&str> = asked.volumes.iter().map(|volume| volume.source.as_str()).collect();
-    let own = (asked.network == Network::Own).then(|| "own".to_owned());
-    let wishes = [
-        ("task.isolation.root", asked.root.as_ref().map(ToString::to_string)),
+fn reject_container_only_settings(start: &StartContext<'_>) -> Result<(), DriverError> {
+    let isolation = &start.work.isolation;
+    let volumes: Vec<&str> =
+        isolation.volumes.iter().map(|volume| volume.source.as_str()).collect();
+    let own = (isolation.network == Network::Own).then(|| "own".to_owned());
+    let container_settings = [
+        ("task.isolation.root", isolation.root.as_ref().map(ToString::to_string)),
         ("task.isolation.network", own),
         ("task.isolation.volumes", (!volumes.is_empty()).then(|| volumes.join(", "))),
     ];
-    for (field, asked) in wishes {
-        if let Some(value) = asked {
+    for (field, requested) in container_settings {
+        if let Some(value) = requested {
             let allowed = "none on this machine, whose tasks are plain processes".to_owned();
             return Err(DriverError::Cannot { field, value, allowed });
         }
@@ -113,12 +115,12 @@ fn refuse_what_takes_a_container(start: &Start<'_>) -> Result<(), DriverError> {
 }
 
 /// The unpacked packages, each under its name, beside the task's folder.
-fn link_packages(start: &Start<'_>) -> Result<PathBuf, DriverError> {
+fn link_packages(start: &StartContext<'_>) -> Result<PathBuf, DriverError> {
     let folder = start.folder.join("packages");
     if start.packages.is_empty() {
         return Ok(folder);
     }
-    remove(&folder).map_err(io(&folder))?;
+    remove_dir(&folder).map_err(io(&folder))?;
     fs::create_dir_all(&folder).map_err(io(&folder))?;
     for (name, unpacked) in start.packages {
         check_package_name(name)?;

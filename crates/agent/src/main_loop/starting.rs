@@ -1,23 +1,23 @@
 //! The loop's part in starting tasks: what is made at once, and what is left to whoever makes them
 //! ready.
 
-use super::{Agent, AgentError, Local};
-use crate::attempt::{Heard, follow, give_up};
-use crate::config::{Config, ConfigError, Counting};
-use crate::devices::Held;
+use super::{Agent, AgentError, LocalAttempt};
+use crate::attempt::{AttemptUpdate, give_up, supervise_attempt};
+use crate::cgroups::{TaskCgroups, make_alloc};
+use crate::config::{Config, ConfigError, DiskScanLimits};
+use crate::credentials::TaskCertifier;
+use crate::devices::HostDevice;
 use crate::driver;
-use crate::folder::Folders;
-use crate::groups::{Groups, make_alloc};
-use crate::ids::{self, Ranges};
-use crate::machine::{self, Described};
+use crate::id_ranges::{self, IdRangeAllocator};
+use crate::machine::{self, MachineDescription};
 use crate::packages::Packages;
-use crate::papers::Registrar;
-use crate::ready::{Beginning, Preparer};
-use crate::shim::protocol::{Cause, Request};
+use crate::preparer::{PendingStart, Preparer};
+use crate::shim::protocol::{ExitCause, Request};
 use crate::shim_program::ShimProgram;
-use crate::watch::{self, Readings, Watched};
+use crate::state_dir::Folders;
+use crate::watch::{self, Readings, WatchedTask};
 use cellwright_agent_core::agent::Event;
-use cellwright_agent_core::decide::End;
+use cellwright_agent_core::reconcile::End;
 use cellwright_cell::desired::{Action as Order, DesiredTask};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::machine::MachineSpec;
@@ -31,16 +31,16 @@ use tokio::sync::mpsc;
 impl Agent {
     pub(super) fn start(&mut self, order: DesiredTask, lease_until: Option<u64>) {
         let attempt = Attempt::of(&order);
-        let mut local = Local::default();
+        let mut local = LocalAttempt::default();
         let event = match self.make_folder(&order) {
             Ok(()) if matches!(order.action, Order::Hold { .. }) => Some(Event::Held),
             Ok(()) => {
-                local.requests = Some(self.begin(&order, lease_until));
+                local.requests = Some(self.start_task(&order, lease_until));
                 None
             }
             Err(error) => {
                 tracing::error!(task = order.name, error, "cannot be started");
-                give_up(&self.folders.attempt(attempt), Cause::CouldNotStart(error));
+                give_up(&self.folders.attempt_dir(attempt), ExitCause::CouldNotStart(error));
                 Some(Event::Ended(End::Failed(ExitClass::CouldNotStart)))
             }
         };
@@ -56,31 +56,31 @@ impl Agent {
     fn make_folder(&self, order: &DesiredTask) -> Result<(), String> {
         self.folders.make(order).map_err(|error| error.to_string())?;
         let Order::Hold { limits, .. } = &order.action else { return Ok(()) };
-        match self.preparer.groups.of_alloc(Attempt::of(order)) {
+        match self.preparer.groups.alloc_group(Attempt::of(order)) {
             Some(group) => make_alloc(&group, *limits).map(drop).map_err(|error| error.to_string()),
             None => Ok(()),
         }
     }
 
     /// Of an attempt that an earlier agent left.
-    pub(super) fn follow(
+    pub(super) fn supervise(
         &self,
         attempt: Attempt,
         order: &DesiredTask,
     ) -> mpsc::UnboundedSender<Request> {
         let (requests, received) = mpsc::unbounded_channel();
-        let folder = self.folders.attempt(attempt);
+        let folder = self.folders.attempt_dir(attempt);
         let packages = match &order.action {
-            Order::Run(work) => self.preparer.packages.keep(&work.packages),
+            Order::Run(work) => self.preparer.packages.pin_cached(&work.packages),
             _ => Default::default(),
         };
-        let (preparer, told) = (self.preparer.clone(), self.told.clone());
+        let (preparer, updates) = (self.preparer.clone(), self.updates_tx.clone());
         // Its end would never be heard of; the next agent follows it again.
-        self.supervisor.errand("the follower of a task", async move {
+        self.supervisor.spawn_finite("the follower of a task", async move {
             let shim = preparer.shim.clone();
             tokio::select! {
-                () = follow(attempt, folder.clone(), shim, None, received, told) => {}
-                () = preparer.registrar.keep_fresh(attempt, &folder) => {}
+                () = supervise_attempt(attempt, folder.clone(), shim, None, received, updates) => {}
+                () = preparer.certifier.keep_fresh(attempt, &folder) => {}
             }
             drop(packages);
         });
@@ -88,7 +88,7 @@ impl Agent {
     }
 
     /// Away from this loop: packages may have to be fetched.
-    fn begin(
+    fn start_task(
         &self,
         order: &DesiredTask,
         lease_until: Option<u64>,
@@ -106,10 +106,10 @@ impl Agent {
         }
         let alloc = alloc.map(|(attempt, _)| attempt);
         let (requests, received) = mpsc::unbounded_channel();
-        let beginning = Beginning { order: order.clone(), lease_until, alloc, devices };
+        let pending = PendingStart { order: order.clone(), lease_until, alloc, devices };
         let preparer = Arc::clone(&self.preparer);
-        let beginning = preparer.begin(beginning, received, self.told.clone());
-        self.supervisor.errand("the follower of a task", beginning);
+        let pending = preparer.run(pending, received, self.updates_tx.clone());
+        self.supervisor.spawn_finite("the follower of a task", pending);
         requests
     }
 }
@@ -119,60 +119,78 @@ pub(super) fn preparer(
     config: &Config,
     folders: &Folders,
     machine: &mut MachineSpec,
-    devices: Vec<Held>,
+    devices: Vec<HostDevice>,
     shim: ShimProgram,
 ) -> Result<Preparer, AgentError> {
-    let groups = Groups::open(folders.root(), config.processes);
-    let ids = Ranges::open(config.id_ranges, folders);
-    if let Some(taken) = ids.as_ref().and_then(|_| ids::taken(config.id_ranges)) {
+    let groups = TaskCgroups::open(folders.root(), config.processes);
+    let ids = IdRangeAllocator::open(config.id_ranges, folders);
+    if let Some(taken) = ids.as_ref().and_then(|_| id_ranges::conflicting_account(config.id_ranges))
+    {
         return Err(AgentError::from(ConfigError::Field {
             field: "id_ranges".into(),
             value: format!("{:?}", config.id_ranges),
             allowed: format!("numbers that nobody has, unlike some of these: {taken}"),
         }));
     }
-    let chosen = driver::choose(config, folders, &groups)?;
+    let chosen = driver::select(config, folders, &groups)?;
     let off = chosen.container_off.as_deref();
-    machine::say(machine, machine::DRIVER, Some(chosen.driver.name()));
-    machine::say(machine, machine::CONTAINERS_OFF, off);
+    machine::set_text_attribute(machine, machine::DRIVER, Some(chosen.driver.name()));
+    machine::set_text_attribute(machine, machine::CONTAINERS_OFF, off);
     if off.is_none() {
         // A plain process sees the whole machine, and is lent nothing.
-        machine::say_lent(machine, &config.volumes);
+        machine::advertise_host_volumes(machine, &config.volumes);
     }
     let runtime = chosen.driver.runtime();
-    machine::say(machine, machine::RUNTIME, runtime);
+    machine::set_text_attribute(machine, machine::RUNTIME, runtime);
     if let Some(runtime) = runtime.filter(|runtime| runtime.contains("CVE")) {
         tracing::warn!(runtime, "known holes: mended by your distribution, or to be mended by you");
     }
-    if let (None, gaps) = (off, chosen.driver.gaps())
+    if let (None, gaps) = (off, chosen.driver.isolation_gaps())
         && !gaps.is_empty()
     {
         tracing::warn!(?gaps, "containers with gaps");
     }
     if let Some(why) = off {
-        tracing::warn!(why, gaps = ?chosen.driver.gaps(), "tasks are plain processes");
+        tracing::warn!(why, gaps = ?chosen.driver.isolation_gaps(), "tasks are plain processes");
     }
     let name = machine.name.to_string();
-    let packages = Packages::open(&folders.packages(), config.package_bytes, &name)?;
+    let packages = Packages::open(&folders.packages_dir(), config.package_bytes, &name)?;
     let logs = config.log_settings();
     let (folders, driver) = (folders.clone(), chosen.driver);
-    let registrar = Registrar::default();
+    let registrar = TaskCertifier::default();
     let machine = name;
-    Ok(Preparer { folders, groups, ids, driver, packages, registrar, shim, machine, devices, logs })
+    Ok(Preparer {
+        folders,
+        groups,
+        ids,
+        driver,
+        packages,
+        certifier: registrar,
+        shim,
+        machine,
+        devices,
+        logs,
+    })
 }
 
 pub(super) fn watcher(
-    described: Described,
-    (ask_after, counting): (Span, Counting),
+    described: MachineDescription,
+    (ask_after, counting): (Span, DiskScanLimits),
     folders: &Folders,
-    (readings, told): (Readings, mpsc::UnboundedSender<(Attempt, Heard)>),
+    (readings, updates): (Readings, mpsc::UnboundedSender<(Attempt, AttemptUpdate)>),
     supervisor: &Supervisor,
-) -> std::io::Result<SyncSender<Vec<Watched>>> {
+) -> std::io::Result<SyncSender<Vec<WatchedTask>>> {
     let (capacity, cores, data) = (described.usable, described.cores, folders.root().to_owned());
-    let machine = watch::Machine { capacity, cores, data, ask_after, counting };
+    let machine = watch::MachineConfig {
+        capacity,
+        cores,
+        data,
+        eviction_request_delay: ask_after,
+        scan_limits: counting,
+    };
     let found = move |attempt, finding| {
         // The loop that wanted to hear it may have ended.
-        let _ = told.send((attempt, Heard::Found(finding)));
+        let _ = updates.send((attempt, AttemptUpdate::Finding(finding)));
     };
     watch::start(machine, readings, found, supervisor)
 }

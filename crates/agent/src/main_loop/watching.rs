@@ -1,28 +1,28 @@
 //! The loop's part in watching tasks: what is sent to the watcher, what comes back, and what the
 //! masters are told of it.
 
-use super::{Agent, Local};
-use crate::attempt::Heard;
+use super::{Agent, LocalAttempt};
+use crate::attempt::AttemptUpdate;
 use crate::boot;
-use crate::health::{Patient, watch};
+use crate::health::{ProbeTarget, run_probes};
 use crate::machine;
 use crate::record;
 use crate::shim::protocol::{LAUNCH, Launch, Request};
-use crate::usage::Measured;
-use crate::watch::{Finding, Shared, Watched};
+use crate::usage::MeasuredTask;
+use crate::watch::{AllocDisk, Finding, WatchedTask};
 use cellwright_agent_core::agent::AttemptEntry;
-use cellwright_agent_core::decide::Phase;
+use cellwright_agent_core::reconcile::Phase;
 use cellwright_cell::desired::Action as Order;
 use cellwright_cell::id::Attempt;
 use cellwright_cell::id::TaskId;
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 
 impl Agent {
     /// From here on the task is asked; one without a check is well because it runs.
-    pub(super) fn watch_health(&mut self, attempt: Attempt) {
-        let path = self.folders.attempt(attempt).join(LAUNCH);
+    pub(super) fn start_prober(&mut self, attempt: Attempt) {
+        let path = self.folders.attempt_dir(attempt).join(LAUNCH);
         let Some(local) = self.locals.get_mut(&attempt) else { return };
-        local.dismiss();
+        local.stop_prober();
         let Some(entry) = self.core.attempt(attempt) else { return };
         let (Phase::Running(_), Order::Run(work)) = (entry.status.phase, &entry.order.action)
         else {
@@ -30,26 +30,26 @@ impl Agent {
         };
         let Some(check) = work.health.clone() else { return };
         let Some(launch) = record::read::<Launch>(&path).ok().flatten() else { return };
-        let patient = Patient {
+        let target = ProbeTarget {
             check,
             started: local.status.as_ref().map_or(0, |status| status.started),
             ports: work.ports.clone(),
             launch,
             program: self.preparer.shim.clone(),
-            turns: self.probing.clone(),
+            permits: self.probing.clone(),
         };
-        let told = self.told.clone();
-        local.nurse = Some(self.supervisor.restarted("a health check", move || {
-            let told = told.clone();
-            watch(patient.clone(), move |health| {
+        let updates = self.updates_tx.clone();
+        local.prober = Some(self.supervisor.spawn_restarting("a health check", move || {
+            let updates = updates.clone();
+            run_probes(target.clone(), move |health| {
                 // The loop that wanted to hear it may have ended.
-                let _ = told.send((attempt, Heard::Health(health)));
+                let _ = updates.send((attempt, AttemptUpdate::Health(health)));
             })
         }));
     }
 
     pub(super) fn find_group(&mut self, attempt: Attempt) {
-        let path = self.folders.attempt(attempt).join(LAUNCH);
+        let path = self.folders.attempt_dir(attempt).join(LAUNCH);
         let launch = record::read::<Launch>(&path).ok().flatten();
         let group = launch.and_then(|launch| self.preparer.groups.at(&launch.group?));
         if let Some(local) = self.locals.get_mut(&attempt) {
@@ -58,19 +58,19 @@ impl Agent {
     }
 
     /// Has the tasks looked at that run in groups. A look that is not over yet is not hurried.
-    pub(super) fn look(&self) {
-        plant("agent");
+    pub(super) fn sample_tasks(&self) {
+        failpoint("agent");
         let watched = |(attempt, entry): (&Attempt, &AttemptEntry)| {
             let (Phase::Running(_), Order::Run(work)) = (entry.status.phase, &entry.order.action)
             else {
                 return None;
             };
-            Some(Watched {
+            Some(WatchedTask {
                 attempt: *attempt,
                 name: entry.order.name.clone(),
                 group: self.locals.get(attempt)?.group.clone()?,
-                folder: self.folders.work(*attempt),
-                shared: work.alloc.and_then(|alloc| self.shared(alloc)),
+                folder: self.folders.work_dir(*attempt),
+                alloc_disk: work.alloc.and_then(|alloc| self.alloc_disk(alloc)),
                 class: work.appclass,
                 priority: work.priority,
                 limits: work.limits,
@@ -83,13 +83,13 @@ impl Agent {
     }
 
     /// What the tasks of an alloc have together.
-    fn shared(&self, alloc: TaskId) -> Option<Shared> {
+    fn alloc_disk(&self, alloc: TaskId) -> Option<AllocDisk> {
         let (alloc, entry) = self.core.alloc(alloc)?;
         let Order::Hold { limits, .. } = &entry.order.action else { return None };
-        Some(Shared {
+        Some(AllocDisk {
             alloc,
-            group: self.preparer.groups.of_alloc(alloc),
-            folder: self.folders.work(alloc),
+            group: self.preparer.groups.alloc_group(alloc),
+            folder: self.folders.work_dir(alloc),
             limit: limits.disk,
         })
     }
@@ -99,42 +99,51 @@ impl Agent {
         match finding {
             Finding::Condemned { class, why } => {
                 // Shims of the first version know no reasons.
-                let known = local.status.as_ref().is_some_and(|status| status.version >= 2);
-                local.ask(if known { Request::Condemn { class, why } } else { Request::Kill });
+                let knows_condemn = local.status.as_ref().is_some_and(|status| status.version >= 2);
+                local.send(if knows_condemn {
+                    Request::Condemn { class, why }
+                } else {
+                    Request::Kill
+                });
             }
-            Finding::Ungiven(ports) => {
+            Finding::UnassignedPorts(ports) => {
                 let task = self.core.attempt(attempt).map(|entry| entry.order.name.as_str());
                 tracing::warn!(task, ?ports, "listens where it was not told to");
-                local.ungiven = ports;
-                self.say_ungiven();
+                local.unassigned_ports = ports;
+                self.advertise_unassigned_ports();
             }
         }
     }
 
     /// Has everybody know, at the machine, who uses ports that were not given.
-    pub(super) fn say_ungiven(&mut self) {
-        let one = |(attempt, local): (&Attempt, &Local)| {
-            let entry = self.core.attempt(*attempt).filter(|entry| entry.status.lives())?;
-            let ports: Vec<String> = local.ungiven.iter().map(ToString::to_string).collect();
+    pub(super) fn advertise_unassigned_ports(&mut self) {
+        let describe = |(attempt, local): (&Attempt, &LocalAttempt)| {
+            let entry = self.core.attempt(*attempt).filter(|entry| entry.status.is_active())?;
+            let ports: Vec<String> =
+                local.unassigned_ports.iter().map(ToString::to_string).collect();
             (!ports.is_empty()).then(|| format!("{}: {}", entry.order.name, ports.join(", ")))
         };
-        let all: Vec<String> = self.locals.iter().filter_map(one).collect();
+        let all: Vec<String> = self.locals.iter().filter_map(describe).collect();
         let text = (!all.is_empty()).then(|| all.join("; "));
-        machine::say(&mut self.machine, machine::UNGIVEN_PORTS, text.as_deref());
+        machine::set_text_attribute(&mut self.machine, machine::UNASSIGNED_PORTS, text.as_deref());
         self.news.notify_one();
     }
 
     pub(super) fn measure(&mut self) -> Vec<cellwright_api::internal::TaskUsage> {
-        let measured: Vec<Measured> = self
+        let measured: Vec<MeasuredTask> = self
             .locals
             .iter()
             .filter_map(|(attempt, local)| {
                 // What a saver uses says nothing of the task whose leavings it saves.
-                let lives = self.core.attempt(*attempt).is_some_and(|e| e.status.lives());
-                let is_task = lives && !attempt.is_saver();
+                let is_live = self.core.attempt(*attempt).is_some_and(|e| e.status.is_active());
+                let is_task = is_live && !attempt.is_saver();
                 let is_plain = is_task && local.group.is_none();
                 let shim = local.status.as_ref().filter(|_| is_plain)?.shim;
-                Some(Measured { attempt: *attempt, shim, folder: self.folders.work(*attempt) })
+                Some(MeasuredTask {
+                    attempt: *attempt,
+                    shim,
+                    folder: self.folders.work_dir(*attempt),
+                })
             })
             .collect();
         let mut used = self.sampler.usage(&self.readings.take());

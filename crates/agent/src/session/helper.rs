@@ -4,16 +4,18 @@
 //! reaper of everything below it, as a shim is.
 
 use super::pty::Pty;
-use super::{LEADER, Told};
-use crate::driver::enter::Entry;
+use super::{LEADER_VERB, SessionRequest};
+use crate::driver::exec_spec::ExecSpec;
 use crate::open_files;
 use crate::proc;
-use crate::shim::begin::{no_core, pass_nothing_on, renounce, waiting};
-use crate::shim::room::group;
+use crate::shim::sandbox::open_group;
+use crate::shim::spawn::{
+    close_inherited_fds, disable_core_dumps, drop_privileges, waiting_program,
+};
 use bytes::Bytes;
 use cellwright_api::exec::Frame;
 use cellwright_isolate::container::write_private;
-use cellwright_supervise::{EXIT_CODE, caught, guarded, report_in_one_line};
+use cellwright_supervise::{EXIT_CODE, catch_panic, catch_panic_async, report_in_one_line};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,26 +32,26 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 /// Bytes read of the command's output at a time.
-const PIECE: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 /// How long output may take to arrive once everybody below is gone: what is in the pipes is there
 /// at once, unless somebody outside was handed their other end.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two looks at what does not die at once.
-const SWEEP: Duration = Duration::from_millis(5);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
 /// Between two signs of life. They are how the end of a caller is noticed whose input the command
 /// does not take: nobody on the way reads on, so nobody sees that there is no more.
-const BEAT: Duration = Duration::from_secs(2);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// The character that ends a terminal's input.
 const END_OF_INPUT: &[u8] = &[4];
 
-type Out = Arc<Mutex<OwnedWriteHalf>>;
+type FrameWriter = Arc<Mutex<OwnedWriteHalf>>;
 
 /// The whole life of a helper.
 #[must_use]
 pub fn run() -> ExitCode {
     open_files::lower();
     report_in_one_line();
-    match caught(begin) {
+    match catch_panic(run_helper) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         // The socket is gone, or never was one: there is nobody to tell.
         Ok(Err(_)) => ExitCode::FAILURE,
@@ -57,7 +59,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn begin() -> io::Result<()> {
+fn run_helper() -> io::Result<()> {
     // Fails for the leader of a process group, which signals to the agent's do not reach either.
     let _ = rustix::process::setsid();
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -65,31 +67,31 @@ fn begin() -> io::Result<()> {
     let line = std::os::unix::net::UnixStream::from(line);
     line.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(whole(line))
+    runtime.block_on(serve_session(line))
 }
 
-async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
+async fn serve_session(line: std::os::unix::net::UnixStream) -> io::Result<()> {
     let (from, to) = UnixStream::from_std(line)?.into_split();
     let (mut from, to) = (BufReader::new(from), Arc::new(Mutex::new(to)));
     let mut first = String::new();
     from.read_line(&mut first).await?;
-    let told: Told = serde_json::from_str(&first)?;
-    if let Some(frames) = refused(&told) {
+    let request: SessionRequest = serde_json::from_str(&first)?;
+    if let Some(frames) = lookup_failure(&request) {
         let mut to = to.lock().await;
         for frame in frames {
             frame.write(&mut *to).await?;
         }
         return Ok(());
     }
-    let last = match start(&told) {
-        Ok(running) => running.serve_to_the_end(&told.entry, from, &to).await,
+    let last = match start_command(&request) {
+        Ok(running) => running.serve_to_the_end(&request.entry, from, &to).await,
         Err(error) => {
-            let program = told.entry.command.first().map_or("", String::as_str);
+            let program = request.entry.command.first().map_or("", String::as_str);
             Some(Frame::Failed(format!("cannot start {program:?}: {error}")))
         }
     };
-    sweep(&told.entry).await;
-    if let Some(within) = &told.entry.within {
+    kill_descendants(&request.entry).await;
+    if let Some(within) = &request.entry.within {
         // Root alone reads it, and it goes with the container at the latest.
         let _ = std::fs::remove_file(&within.file);
     }
@@ -101,9 +103,9 @@ async fn whole(line: std::os::unix::net::UnixStream) -> io::Result<()> {
 
 /// What is said instead, where somebody asked for what can be seen not to run. Nobody reads what is
 /// said of a quiet one: how its start fails is what is of interest.
-fn refused(told: &Told) -> Option<[Frame; 2]> {
-    let sought = told.entry.sought.as_ref().filter(|_| !told.quiet)?;
-    sought.lack().map(|lack| sought.told(lack, told.terminal.is_some()))
+fn lookup_failure(request: &SessionRequest) -> Option<[Frame; 2]> {
+    let sought = request.entry.sought.as_ref().filter(|_| !request.quiet)?;
+    sought.check().map(|lack| sought.error_frames(lack, request.terminal.is_some()))
 }
 
 /// With what kind of frame an output travels, and where it is read.
@@ -123,36 +125,39 @@ struct Input {
     pty: Option<Pty>,
 }
 
-fn start(told: &Told) -> io::Result<Running> {
-    pass_nothing_on();
-    match &told.entry.within {
+fn start_command(request: &SessionRequest) -> io::Result<Running> {
+    close_inherited_fds();
+    match &request.entry.within {
         // As the task itself does.
-        None => renounce()?,
+        None => drop_privileges()?,
         Some(within) => {
-            no_core()?;
-            let nested = group(&within.group).and_then(|group| group.nest(&within.inner));
+            disable_core_dumps()?;
+            let nested =
+                open_group(&within.group).and_then(|group| group.create_nested(&within.inner));
             nested
                 .and_then(|_| write_private(&within.file, &within.description))
                 .map_err(io::Error::other)?;
         }
     }
-    if told.quiet {
-        return quietly(&told.entry);
+    if request.quiet {
+        return start_without_output(&request.entry);
     }
-    if let Some(path) = &told.entry.group {
+    if let Some(path) = &request.entry.group {
         // With everything it starts: the group is the task's, and so are its limits and its end.
-        group(path).and_then(|group| group.add(std::process::id())).map_err(io::Error::other)?;
+        open_group(path)
+            .and_then(|group| group.add(std::process::id()))
+            .map_err(io::Error::other)?;
     }
-    match told.terminal {
-        None => without_terminal(&told.entry),
+    match request.terminal {
+        None => without_terminal(&request.entry),
         Some(size) => {
             let (pty, commands) = Pty::open(size)?;
-            with_terminal(&told.entry, pty, commands)
+            with_terminal(&request.entry, pty, commands)
         }
     }
 }
 
-fn prepared(entry: &Entry, program: &str, arguments: &[String]) -> Command {
+fn build_command(entry: &ExecSpec, program: &str, arguments: &[String]) -> Command {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -165,10 +170,10 @@ fn prepared(entry: &Entry, program: &str, arguments: &[String]) -> Command {
     command
 }
 
-fn without_terminal(entry: &Entry) -> io::Result<Running> {
+fn without_terminal(entry: &ExecSpec) -> io::Result<Running> {
     let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
     let (program, arguments) = entry.command.split_first().ok_or_else(empty)?;
-    let mut child = prepared(entry, program, arguments)
+    let mut child = build_command(entry, program, arguments)
         .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -177,23 +182,23 @@ fn without_terminal(entry: &Entry) -> io::Result<Running> {
     let missing = || io::Error::other("the command has no streams");
     let input = child.stdin.take().ok_or_else(missing)?;
     let output = child.stdout.take().ok_or_else(missing)?;
-    let problems = child.stderr.take().ok_or_else(missing)?;
+    let stderr = child.stderr.take().ok_or_else(missing)?;
     Ok(Running {
         pid: pid_of(&child)?,
         child,
         input: Input { to: Some(Box::new(input)), pty: None },
-        outputs: vec![(Frame::Data, Box::new(output)), (Frame::Problems, Box::new(problems))],
+        outputs: vec![(Frame::Data, Box::new(output)), (Frame::Stderr, Box::new(stderr))],
     })
 }
 
-fn with_terminal(entry: &Entry, pty: Pty, commands: OwnedFd) -> io::Result<Running> {
+fn with_terminal(entry: &ExecSpec, pty: Pty, commands: OwnedFd) -> io::Result<Running> {
     if let Some((user, group)) = entry.identity {
         let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
         rustix::fs::fchown(&commands, Some(user), Some(group))?;
     }
     let arguments: Vec<String> =
-        [LEADER.to_owned()].into_iter().chain(entry.command.iter().cloned()).collect();
-    let child = prepared(entry, "/proc/self/exe", &arguments)
+        [LEADER_VERB.to_owned()].into_iter().chain(entry.command.iter().cloned()).collect();
+    let child = build_command(entry, "/proc/self/exe", &arguments)
         .stdin(Stdio::from(commands.try_clone()?))
         .stdout(Stdio::from(commands.try_clone()?))
         .stderr(Stdio::from(commands))
@@ -209,18 +214,19 @@ fn with_terminal(entry: &Entry, pty: Pty, commands: OwnedFd) -> io::Result<Runni
 
 /// Nobody hears what it says. This process stays outside of the group, whose memory is for the task
 /// and those who ask it how it is.
-fn quietly(entry: &Entry) -> io::Result<Running> {
+fn start_without_output(entry: &ExecSpec) -> io::Result<Running> {
     let (mut command, let_go) = match &entry.group {
         Some(path) => {
-            let group = group(path).map_err(io::Error::other)?;
+            let group = open_group(path).map_err(io::Error::other)?;
             let waiting =
-                waiting(&entry.command, &entry.directory, entry.identity, &entry.env)?.apart();
+                waiting_program(&entry.command, &entry.directory, entry.identity, &entry.env)?
+                    .into_parts();
             (Command::from(waiting.0), Some((waiting.1, group)))
         }
         None => {
             let empty = || io::Error::new(io::ErrorKind::InvalidInput, "the command is empty");
             let (program, arguments) = entry.command.split_first().ok_or_else(empty)?;
-            let mut command = prepared(entry, program, arguments);
+            let mut command = build_command(entry, program, arguments);
             command.stdin(Stdio::null());
             (command, None)
         }
@@ -229,7 +235,7 @@ fn quietly(entry: &Entry) -> io::Result<Running> {
     drop(command);
     if let (Some((line, group)), Some(pid)) = (let_go, child.id()) {
         // Not counted by a hierarchy that only counts: a probe is short.
-        line.let_go(pid, &group)?;
+        line.release(pid, &group)?;
     }
     let input = Input { to: None, pty: None };
     Ok(Running { pid: pid_of(&child)?, child, input, outputs: Vec::new() })
@@ -244,9 +250,9 @@ impl Running {
     /// What to tell at the end; nothing when nobody is there to be told.
     async fn serve_to_the_end(
         self,
-        entry: &Entry,
+        entry: &ExecSpec,
         from: BufReader<OwnedReadHalf>,
-        to: &Out,
+        to: &FrameWriter,
     ) -> Option<Frame> {
         let Running { mut child, pid, input, outputs } = self;
         let (over, is_over) = watch::channel(false);
@@ -255,13 +261,16 @@ impl Running {
             .into_iter()
             .map(|(kind, output)| {
                 let pump = pump(output, kind, to.clone(), is_over.clone());
-                ending_with(pump, lost.clone())
+                finish_on_error(pump, lost.clone())
             })
             .collect();
-        pumps.push(ending_with(beat(to.clone(), lost.clone(), is_over), lost.clone()));
+        pumps.push(finish_on_error(
+            send_heartbeats(to.clone(), lost.clone(), is_over),
+            lost.clone(),
+        ));
         let gone = async {
             tokio::select! {
-                () = obey(from, input, pid) => {}
+                () = handle_frames(from, input, pid) => {}
                 () = lost.notified() => {}
             }
         };
@@ -271,16 +280,16 @@ impl Running {
             () = &mut gone => return None,
         };
         // The command is what the session is for: what it left in the background goes with it.
-        sweep(entry).await;
+        kill_descendants(entry).await;
         over.send_replace(true);
-        let told = async {
+        let until_ended = async {
             for pump in pumps {
                 // One that panicked has said so.
                 let _ = pump.await;
             }
         };
         tokio::select! {
-            () = told => {}
+            () = until_ended => {}
             () = &mut gone => return None,
         }
         Some(match status {
@@ -291,19 +300,19 @@ impl Running {
 }
 
 /// A session that shows nothing any more is over.
-fn ending_with(
+fn finish_on_error(
     work: impl Future<Output = ()> + Send + 'static,
     lost: Arc<Notify>,
 ) -> JoinHandle<()> {
     tokio::spawn(async move {
-        if guarded(work).await.is_err() {
+        if catch_panic_async(work).await.is_err() {
             lost.notify_one();
         }
     })
 }
 
 /// Does what frames say until the other side is gone. One that nobody can read is one that is gone.
-async fn obey(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid: Pid) {
+async fn handle_frames(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid: Pid) {
     while let Ok(Some(frame)) = Frame::read(&mut from).await {
         match frame {
             Frame::Data(bytes) => input.write(&bytes).await,
@@ -320,7 +329,7 @@ async fn obey(mut from: BufReader<OwnedReadHalf>, mut input: Input, pid: Pid) {
                     let _ = kill_process_group(pid, signal);
                 }
             }
-            Frame::Problems(_) | Frame::Exit(_) | Frame::Failed(_) => return,
+            Frame::Stderr(_) | Frame::Exit(_) | Frame::Failed(_) => return,
         }
     }
 }
@@ -346,12 +355,12 @@ impl Input {
 async fn pump(
     mut output: Box<dyn AsyncRead + Unpin + Send>,
     kind: fn(Bytes) -> Frame,
-    to: Out,
+    to: FrameWriter,
     mut is_over: watch::Receiver<bool>,
 ) {
-    let mut buffer = vec![0; PIECE];
+    let mut buffer = vec![0; READ_BYTES];
     loop {
-        let patience = if *is_over.borrow_and_update() { DRAIN } else { Duration::MAX };
+        let patience = if *is_over.borrow_and_update() { DRAIN_TIMEOUT } else { Duration::MAX };
         let read = tokio::select! {
             read = timeout(patience, output.read(&mut buffer)) => read,
             Ok(()) = is_over.changed() => continue,
@@ -365,10 +374,10 @@ async fn pump(
 }
 
 /// Never broken off half-way through a frame.
-async fn beat(to: Out, lost: Arc<Notify>, mut is_over: watch::Receiver<bool>) {
+async fn send_heartbeats(to: FrameWriter, lost: Arc<Notify>, mut is_over: watch::Receiver<bool>) {
     loop {
         tokio::select! {
-            () = sleep(BEAT) => {}
+            () = sleep(HEARTBEAT_INTERVAL) => {}
             _ = is_over.changed() => return,
         }
         if Frame::Data(Bytes::new()).write(&mut *to.lock().await).await.is_err() {
@@ -382,21 +391,20 @@ fn exit_code(status: ExitStatus) -> i32 {
 }
 
 /// What shells say of a program that is not there, or is no program.
-pub(super) fn code_of(error: &io::Error) -> u8 {
+pub(super) fn shell_exit_code(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
 }
 
 /// Kills all there is below this process, and what became a container's own instead.
-async fn sweep(entry: &Entry) {
+async fn kill_descendants(entry: &ExecSpec) {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let inner = entry
-        .within
-        .as_ref()
-        .and_then(|within| group(&within.group).and_then(|group| group.child(&within.inner)).ok());
+    let inner = entry.within.as_ref().and_then(|within| {
+        open_group(&within.group).and_then(|group| group.child(&within.inner)).ok()
+    });
     loop {
         let emptied = inner.as_ref().is_none_or(|inner| inner.kill(Duration::ZERO).is_ok());
         for signal in [Signal::STOP, Signal::KILL] {
-            for process in proc::below(&proc::all(), own) {
+            for process in proc::descendants(&proc::list(), own) {
                 if let Some(pid) = Pid::from_raw(process.pid) {
                     // Gone meanwhile is what is wanted.
                     let _ = kill_process(pid, signal);
@@ -404,10 +412,10 @@ async fn sweep(entry: &Entry) {
             }
         }
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        if emptied && proc::below(&proc::all(), own).is_empty() {
+        if emptied && proc::descendants(&proc::list(), own).is_empty() {
             break;
         }
-        sleep(SWEEP).await;
+        sleep(SWEEP_INTERVAL).await;
     }
     if let Some(inner) = inner {
         // What stays of it goes with the group around it.

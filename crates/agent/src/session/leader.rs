@@ -18,5 +18,5 @@ pub fn run(words: &[OsString]) -> ExitCode {
     }
     let error = Command::new(program).args(arguments).exec();
     eprintln!("cell: cannot start {}: {error}", program.display());
-    ExitCode::from(super::helper::code_of(&error))
+    ExitCode::from(super::helper::shell_exit_code(&error))
 }

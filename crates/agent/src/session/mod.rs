@@ -11,18 +11,18 @@
 
 pub mod helper;
 pub mod leader;
-pub mod program;
+pub mod program_lookup;
 mod pty;
 
-use crate::driver::enter::{Enter, Entry, enter};
-use crate::folder::Folders;
+use crate::driver::exec_spec::{ExecRequest, ExecSpec, exec_spec};
 use crate::open_files;
 use crate::record;
 use crate::shim::exit_of;
 use crate::shim::protocol::{LAUNCH, Launch};
 use crate::shim_program::ShimProgram;
+use crate::state_dir::Folders;
 use cellwright_api::error::{ApiError, Code};
-use cellwright_api::exec::{ExecQuery, TerminalSize, carry_bytes, words};
+use cellwright_api::exec::{ExecQuery, TerminalSize, parse_command, relay_bytes};
 use cellwright_cell::id::Attempt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -40,18 +40,18 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Words by which this program is a session's helper, and the leader of its terminal.
-pub const HELPER: &str = "session";
-pub const LEADER: &str = "session-leader";
+pub const HELPER_VERB: &str = "session";
+pub const LEADER_VERB: &str = "session-leader";
 /// Sessions of one attempt, and of the machine.
-const MOST_OF_TASK: usize = 8;
-const MOST: usize = 64;
+const MAX_PER_TASK: usize = 8;
+const MAX_SESSIONS: usize = 64;
 /// How long a helper may take to leave nothing behind.
-const LEAVE: Duration = Duration::from_secs(10);
+const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a helper is told, in the first line on its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
-    pub entry: Entry,
+pub struct SessionRequest {
+    pub entry: ExecSpec,
     pub terminal: Option<TerminalSize>,
     /// Only how it ends is of interest.
     #[serde(default)]
@@ -60,19 +60,19 @@ pub struct Told {
 
 /// The sessions there are. Cheap to clone; clones are the same.
 #[derive(Clone, Default)]
-pub struct Sessions(Arc<Mutex<BTreeMap<Attempt, Open>>>);
+pub struct Sessions(Arc<Mutex<BTreeMap<Attempt, OpenSessions>>>);
 
-struct Open {
+struct OpenSessions {
     count: usize,
     /// Dropped when all are to end.
-    until: watch::Sender<()>,
+    closed: watch::Sender<()>,
 }
 
 /// One session's place among them.
-struct Seat {
+struct SessionSlot {
     sessions: Sessions,
     attempt: Attempt,
-    until: watch::Receiver<()>,
+    closed: watch::Receiver<()>,
 }
 
 impl Sessions {
@@ -81,29 +81,30 @@ impl Sessions {
         self.lock().remove(&attempt);
     }
 
-    fn take(&self, attempt: Attempt) -> Option<Seat> {
+    fn acquire(&self, attempt: Attempt) -> Option<SessionSlot> {
         let mut all = self.lock();
         let count: usize = all.values().map(|open| open.count).sum();
         let own = all.get(&attempt).map_or(0, |open| open.count);
-        if count >= MOST || own >= MOST_OF_TASK {
+        if count >= MAX_SESSIONS || own >= MAX_PER_TASK {
             return None;
         }
-        let open =
-            all.entry(attempt).or_insert_with(|| Open { count: 0, until: watch::Sender::new(()) });
+        let open = all
+            .entry(attempt)
+            .or_insert_with(|| OpenSessions { count: 0, closed: watch::Sender::new(()) });
         open.count += 1;
-        Some(Seat { sessions: self.clone(), attempt, until: open.until.subscribe() })
+        Some(SessionSlot { sessions: self.clone(), attempt, closed: open.closed.subscribe() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, Open>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Attempt, OpenSessions>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Seat {
+impl Drop for SessionSlot {
     fn drop(&mut self) {
         let mut all = self.sessions.lock();
         // Those that were closed are counted no more.
-        let own = |open: &&mut Open| open.until.subscribe().same_channel(&self.until);
+        let own = |open: &&mut OpenSessions| open.closed.subscribe().same_channel(&self.closed);
         if let Some(open) = all.get_mut(&self.attempt).filter(own) {
             open.count = open.count.saturating_sub(1);
             if open.count == 0 {
@@ -115,7 +116,7 @@ impl Drop for Seat {
 
 /// Begins sessions on this machine.
 #[derive(Clone)]
-pub struct Doorman {
+pub struct SessionServer {
     pub folders: Folders,
     /// The program that helpers are.
     pub program: ShimProgram,
@@ -123,19 +124,19 @@ pub struct Doorman {
 }
 
 /// A session that has begun.
-pub struct Begun {
-    seat: Seat,
+pub struct StartedSession {
+    slot: SessionSlot,
     line: UnixStream,
     helper: Child,
 }
 
-impl Doorman {
+impl SessionServer {
     /// # Errors
     /// Why there is no session.
-    pub async fn begin(&self, name: &str, query: &ExecQuery) -> Result<Begun, ApiError> {
+    pub async fn begin(&self, name: &str, query: &ExecQuery) -> Result<StartedSession, ApiError> {
         let bad =
             |field: &str, value: &str, allowed: &str| ApiError::parameter(field, value, allowed);
-        let command = words(&query.command);
+        let command = parse_command(&query.command);
         let command = command.map_err(|allowed| bad("command", &query.command, allowed))?;
         let size = query.terminal.as_deref().map(|text| {
             TerminalSize::parse(text)
@@ -144,32 +145,32 @@ impl Doorman {
         let terminal = size.transpose()?;
         let failed =
             |error: &dyn std::fmt::Display| ApiError::new(Code::Internal, error.to_string());
-        let found = self.folders.of_name(name).map_err(|error| failed(&error))?;
-        let wanted = |found: &crate::output::Found| {
+        let found = self.folders.attempts_of_task(name).map_err(|error| failed(&error))?;
+        let is_requested = |found: &crate::output::AttemptOutput| {
             (found.attempt.task.0, found.attempt.number) == (query.task, query.attempt)
         };
         let absent = || {
             let message = format!("attempt {} of {name} does not run here", query.attempt);
             ApiError::new(Code::WrongState, message)
         };
-        let found = found.into_iter().find(wanted).ok_or_else(absent)?;
+        let found = found.into_iter().find(is_requested).ok_or_else(absent)?;
         let full = || ApiError::new(Code::Overloaded, "as many sessions as there may be are open");
-        let seat = self.sessions.take(found.attempt).ok_or_else(full)?;
+        let slot = self.sessions.acquire(found.attempt).ok_or_else(full)?;
         // After the seat was taken: a task that ends from here on closes it.
         let launch = record::read::<Launch>(&found.folder.join(LAUNCH)).ok().flatten();
         let ended = exit_of(&found.folder).is_ok_and(|exit| exit.is_some());
         let launch = launch.filter(|_| !ended).ok_or_else(absent)?;
-        let asked = Enter {
+        let exec_request = ExecRequest {
             launch: &launch,
             command,
             terminal: terminal.is_some(),
             term: query.term.as_deref(),
         };
-        let entry =
-            enter(&asked).map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
-        let told = Told { entry, terminal, quiet: false };
-        let (line, helper) = start(&self.program, &told).await.map_err(|e| failed(&e))?;
-        Ok(Begun { seat, line, helper })
+        let entry = exec_spec(&exec_request)
+            .map_err(|error| ApiError::new(Code::WrongState, error.to_string()))?;
+        let request = SessionRequest { entry, terminal, quiet: false };
+        let (line, helper) = start(&self.program, &request).await.map_err(|e| failed(&e))?;
+        Ok(StartedSession { slot, line, helper })
     }
 }
 
@@ -177,38 +178,41 @@ impl Doorman {
 ///
 /// # Errors
 /// When the system gives no process.
-pub async fn start(program: &ShimProgram, told: &Told) -> io::Result<(UnixStream, Child)> {
+pub async fn start(
+    program: &ShimProgram,
+    request: &SessionRequest,
+) -> io::Result<(UnixStream, Child)> {
     let (mut line, far) = UnixStream::pair()?;
     let far = far.into_std()?;
     far.set_nonblocking(false)?;
     let helper = Command::new(&program.program)
-        .arg(HELPER)
-        .envs(open_files::passed_on())
+        .arg(HELPER_VERB)
+        .envs(open_files::inherited_env())
         .stdin(Stdio::from(OwnedFd::from(far)))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()?;
-    let text = serde_json::to_string(told).map_err(io::Error::other)?;
+    let text = serde_json::to_string(request).map_err(io::Error::other)?;
     line.write_all((text + "\n").as_bytes()).await?;
     Ok((line, helper))
 }
 
 /// Passes bytes on until a side closes or the attempt is over.
-pub async fn carry(begun: Begun, near: OnUpgrade) {
-    let Begun { mut seat, mut line, mut helper } = begun;
+pub async fn proxy(session: StartedSession, near: OnUpgrade) {
+    let StartedSession { slot: mut slot, mut line, mut helper } = session;
     if let Ok(near) = near.await {
         let near = TokioIo::new(near);
         tokio::select! {
-            () = carry_bytes(near, &mut line) => {}
-            _ = seat.until.changed() => {}
+            () = relay_bytes(near, &mut line) => {}
+            _ = slot.closed.changed() => {}
         }
     }
     drop(line);
-    match timeout(LEAVE, helper.wait()).await {
+    match timeout(HELPER_EXIT_TIMEOUT, helper.wait()).await {
         Ok(Ok(_)) => {}
         _ => {
-            tracing::warn!(attempt = %seat.attempt, "a session does not end; its helper is killed");
+            tracing::warn!(attempt = %slot.attempt, "a session does not end; its helper is killed");
             // Gone meanwhile is what is wanted.
             let _ = helper.kill().await;
         }
@@ -224,20 +228,21 @@ mod tests {
     fn sessions_are_counted_and_end_with_their_attempt() {
         let sessions = Sessions::default();
         let attempt = |task| Attempt::new(TaskId(task), 1);
-        let mut seats: Vec<Seat> =
-            (0..MOST_OF_TASK).map(|_| sessions.take(attempt(1)).unwrap()).collect();
-        assert!(sessions.take(attempt(1)).is_none());
-        let other = sessions.take(attempt(2)).unwrap();
-        seats.pop();
-        seats.push(sessions.take(attempt(1)).unwrap());
+        let mut slots: Vec<SessionSlot> =
+            (0..MAX_PER_TASK).map(|_| sessions.acquire(attempt(1)).unwrap()).collect();
+        assert!(sessions.acquire(attempt(1)).is_none());
+        let other = sessions.acquire(attempt(2)).unwrap();
+        slots.pop();
+        slots.push(sessions.acquire(attempt(1)).unwrap());
         sessions.close(attempt(1));
-        assert!(seats.iter().all(|seat| seat.until.has_changed().is_err()));
-        assert!(other.until.has_changed().is_ok());
+        assert!(slots.iter().all(|slot| slot.closed.has_changed().is_err()));
+        assert!(other.closed.has_changed().is_ok());
         // The next ones are not counted with those that are on their way out.
-        let next = sessions.take(attempt(1)).unwrap();
-        drop(seats);
-        assert!(next.until.has_changed().is_ok());
-        let many: Vec<Option<Seat>> = (10..100).map(|task| sessions.take(attempt(task))).collect();
-        assert_eq!(many.iter().flatten().count(), MOST - 2);
+        let next = sessions.acquire(attempt(1)).unwrap();
+        drop(slots);
+        assert!(next.closed.has_changed().is_ok());
+        let many: Vec<Option<SessionSlot>> =
+            (10..100).map(|task| sessions.acquire(attempt(task))).collect();
+        assert_eq!(many.iter().flatten().count(), MAX_SESSIONS - 2);
     }
 }

@@ -2,16 +2,16 @@
 //! processes have open for sockets that listen. Both are bounded for each look and each task, and
 //! done in a thread of their own, so that whoever has a million files delays nobody's end.
 
-use super::verdicts::Verdicts;
-use super::{Finding, Shared, Watched, hidden};
-use crate::config::Counting;
-use crate::ports::{self, Search};
+use super::recent_kills::RecentKills;
+use super::{AllocDisk, Finding, WatchedTask, deleted_files};
+use crate::config::DiskScanLimits;
+use crate::ports::{self, PortScan};
 use cellwright_cell::id::Attempt;
 use cellwright_cell::isolation::Network;
 use cellwright_cell::task::ExitClass;
 use cellwright_isolate::cgroup::Group;
 use cellwright_isolate::usage::{DiskUse, disk_use};
-use cellwright_supervise::{Supervisor, plant};
+use cellwright_supervise::{Supervisor, failpoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Looks between two at the same task.
-const ROUNDS: u64 = 5;
+const SCAN_EVERY_ROUNDS: u64 = 5;
 
 /// What tasks and allocs have on disk, as far as it was counted. Cheap to clone; clones are the
 /// same.
@@ -43,15 +43,15 @@ impl Counts {
 /// When the system gives no thread.
 pub fn start(
     counts: Counts,
-    counting: Counting,
+    scan_limits: DiskScanLimits,
     found: impl Fn(Attempt, Finding) + Send + 'static,
     supervisor: &Supervisor,
-) -> std::io::Result<SyncSender<Vec<Watched>>> {
-    let (send, lists): (_, Receiver<Vec<Watched>>) = sync_channel(1);
-    let mut counter = Counter::new(counts, counting);
-    supervisor.thread("count", move || {
+) -> std::io::Result<SyncSender<Vec<WatchedTask>>> {
+    let (send, lists): (_, Receiver<Vec<WatchedTask>>) = sync_channel(1);
+    let mut counter = Counter::new(counts, scan_limits);
+    supervisor.spawn_thread("count", move || {
         while let Ok(tasks) = lists.recv() {
-            plant("count");
+            failpoint("count");
             let findings = counter.count(&tasks);
             findings.into_iter().for_each(|(attempt, finding)| found(attempt, finding));
         }
@@ -61,46 +61,49 @@ pub fn start(
 
 pub struct Counter {
     counts: Counts,
-    counting: Counting,
+    scan_limits: DiskScanLimits,
     /// How much CPU each had had when its files were last counted.
     counted: BTreeMap<Attempt, Duration>,
     /// For what no folder shows.
-    hidden: BTreeMap<Attempt, hidden::Search>,
-    verdicts: Verdicts,
-    ports: BTreeMap<Attempt, Search>,
+    deleted_files: BTreeMap<Attempt, deleted_files::DeletedFileScan>,
+    recent_kills: RecentKills,
+    ports: BTreeMap<Attempt, PortScan>,
     round: u64,
 }
 
 impl Counter {
-    pub fn new(counts: Counts, counting: Counting) -> Counter {
+    pub fn new(counts: Counts, scan_limits: DiskScanLimits) -> Counter {
         Counter {
             counts,
-            counting,
+            scan_limits,
             counted: BTreeMap::new(),
-            hidden: BTreeMap::new(),
-            verdicts: Verdicts::default(),
+            deleted_files: BTreeMap::new(),
+            recent_kills: RecentKills::default(),
             ports: BTreeMap::new(),
             round: 0,
         }
     }
 
     /// Counts what is due, and says whose listening has changed, and who hides what it has.
-    pub fn count(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
+    pub fn count(&mut self, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
         self.round += 1;
-        let allocs: BTreeMap<Attempt, &Shared> =
-            tasks.iter().filter_map(|task| task.shared.as_ref()).map(|s| (s.alloc, s)).collect();
+        let allocs: BTreeMap<Attempt, &AllocDisk> = tasks
+            .iter()
+            .filter_map(|task| task.alloc_disk.as_ref())
+            .map(|s| (s.alloc, s))
+            .collect();
         let mut there: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
         there.extend(allocs.keys());
         self.counts.lock().retain(|attempt, _| there.contains(attempt));
         self.counted.retain(|attempt, _| there.contains(attempt));
-        self.hidden.retain(|attempt, _| there.contains(attempt));
-        self.verdicts.retain(&there);
+        self.deleted_files.retain(|attempt, _| there.contains(attempt));
+        self.recent_kills.retain(&there);
         self.ports.retain(|attempt, _| there.contains(attempt));
         let mut findings: Vec<(Attempt, Finding)> =
             tasks.iter().filter_map(|task| self.count_files(task)).collect();
-        allocs.values().for_each(|shared| self.count_shared(shared));
-        if self.round.is_multiple_of(ROUNDS) {
-            findings.extend(self.look_at_ports(tasks));
+        allocs.values().for_each(|shared| self.count_alloc(shared));
+        if self.round.is_multiple_of(SCAN_EVERY_ROUNDS) {
+            findings.extend(self.scan_ports(tasks));
         }
         findings
     }
@@ -109,29 +112,30 @@ impl Counter {
     /// to write with.
     fn is_due(&mut self, attempt: Attempt, group: Option<&Group>) -> bool {
         let last = self.counts.lock().get(&attempt).copied();
-        let turn = (self.round + u64::from(attempt.task.0)).is_multiple_of(ROUNDS);
-        if last.is_some() && !turn {
+        let is_turn = (self.round + u64::from(attempt.task.0)).is_multiple_of(SCAN_EVERY_ROUNDS);
+        if last.is_some() && !is_turn {
             return false;
         }
         let cpu = group.and_then(|group| group.usage().ok()).map(|usage| usage.cpu);
         // Whoever had descriptors in flight may leave them there without a turn of the CPU.
-        let leaves = self.hidden.get(&attempt).is_some_and(hidden::Search::is_open);
+        let has_pending_scan =
+            self.deleted_files.get(&attempt).is_some_and(deleted_files::DeletedFileScan::is_open);
         let before = self.counted.insert(attempt, cpu.unwrap_or_default());
-        cpu.is_none() || before != cpu || last.is_none() || leaves
+        cpu.is_none() || before != cpu || last.is_none() || has_pending_scan
     }
 
     /// Says who has more than can be looked into: no way around a limit.
-    fn count_files(&mut self, task: &Watched) -> Option<(Attempt, Finding)> {
+    fn count_files(&mut self, task: &WatchedTask) -> Option<(Attempt, Finding)> {
         if !self.is_due(task.attempt, Some(&task.group)) {
             return None;
         }
-        let mut found = self.on_disk(task.attempt, &task.folder);
-        let search = self.hidden.entry(task.attempt).or_default();
-        let hidden = search.look(task, self.counting.open_files);
-        found.bytes = found.bytes.saturating_add(hidden.bytes);
+        let mut found = self.measure_dir(task.attempt, &task.folder);
+        let search = self.deleted_files.entry(task.attempt).or_default();
+        let scan = search.scan(task, self.scan_limits.open_files);
+        found.bytes = found.bytes.saturating_add(scan.bytes);
         self.note(task.attempt, found, task.limits.disk);
-        let why = hidden.unseen.filter(|_| task.limits.disk > 0)?.to_string();
-        if !self.verdicts.is_due(task.attempt, crate::boot::now()) {
+        let why = scan.failure.filter(|_| task.limits.disk > 0)?.to_string();
+        if !self.recent_kills.is_due(task.attempt, crate::boot::now()) {
             return None;
         }
         tracing::warn!(task = task.name, why, "killed");
@@ -140,16 +144,16 @@ impl Counter {
     }
 
     /// Files without a name are counted for the task that holds them, wherever they had one.
-    fn count_shared(&mut self, shared: &Shared) {
+    fn count_alloc(&mut self, shared: &AllocDisk) {
         if self.is_due(shared.alloc, shared.group.as_ref()) {
-            let found = self.on_disk(shared.alloc, &shared.folder);
+            let found = self.measure_dir(shared.alloc, &shared.folder);
             self.note(shared.alloc, found, shared.limit);
         }
     }
 
     /// What is in a folder; what was there before, should it not be told.
-    fn on_disk(&self, attempt: Attempt, folder: &Path) -> DiskUse {
-        disk_use(folder, self.counting.files).unwrap_or_else(|_| self.counts.of(attempt))
+    fn measure_dir(&self, attempt: Attempt, folder: &Path) -> DiskUse {
+        disk_use(folder, self.scan_limits.files).unwrap_or_else(|_| self.counts.of(attempt))
     }
 
     fn note(&self, attempt: Attempt, mut found: DiskUse, limit: u64) {
@@ -160,14 +164,14 @@ impl Counter {
         self.counts.lock().insert(attempt, found);
     }
 
-    fn look_at_ports(&mut self, tasks: &[Watched]) -> Vec<(Attempt, Finding)> {
-        let listening = ports::listening();
+    fn scan_ports(&mut self, tasks: &[WatchedTask]) -> Vec<(Attempt, Finding)> {
+        let listening = ports::listening_sockets();
         let mut findings = Vec::new();
         for task in tasks.iter().filter(|task| task.isolation.network == Network::Host) {
             let processes = task.group.processes().unwrap_or_default();
             let search = self.ports.entry(task.attempt).or_default();
-            if let Some(now) = search.go_on(&processes, &listening, &task.ports) {
-                findings.push((task.attempt, Finding::Ungiven(now)));
+            if let Some(now) = search.resume(&processes, &listening, &task.ports) {
+                findings.push((task.attempt, Finding::UnassignedPorts(now)));
             }
         }
         findings

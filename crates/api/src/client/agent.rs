@@ -3,15 +3,15 @@
 //! address comes from the agent itself, and nothing it says of it is believed.
 
 use super::connection::{self, Sender};
-use super::outcome::{Next, judge};
-use super::session::{SessionStream, ask_for, take_over};
+use super::outcome::{NextStep, classify};
+use super::session::{SessionStream, complete_upgrade, request_upgrade};
 use super::{Call, ClientError, Received};
-use crate::dev;
+use crate::dev_token;
 use bytes::Bytes;
 use cellwright_cell::name::Name;
 use cellwright_identity::secret::Secret;
 use cellwright_identity::spiffe::{Identity, Part};
-use cellwright_identity::tls::{self, Shown};
+use cellwright_identity::tls::{self, CertificateResolver};
 use http_body_util::{BodyExt, Limited};
 use hyper::Method;
 use hyper::header::AUTHORIZATION;
@@ -25,31 +25,31 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 /// How long a connection to an agent may take to come about.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer of an agent that is not asked for a number of bytes: a piece of output.
 const MAX_ANSWER: usize = 16 << 20;
 /// What a refusal may take, whatever was asked for.
-const MAX_REFUSAL: usize = 64 << 10;
+const MAX_ERROR_BODY: usize = 64 << 10;
 
 /// Who dials, and how agents are known.
 #[derive(Clone)]
 pub struct AgentDialler {
     /// Absent: in the clear, to loopback addresses only.
-    papers: Option<Papers>,
+    credentials: Option<Credentials>,
     /// Masters of an open cell, whose token is shown to its agents.
     masters: Vec<String>,
 }
 
 #[derive(Clone)]
-struct Papers {
+struct Credentials {
     cell: Name,
     authority: String,
-    shown: Arc<Shown>,
+    resolver: Arc<CertificateResolver>,
 }
 
 impl fmt::Debug for AgentDialler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cell = self.papers.as_ref().map(|papers| papers.cell.as_str());
+        let cell = self.credentials.as_ref().map(|papers| papers.cell.as_str());
         write!(f, "AgentDialler({})", cell.unwrap_or("in the clear"))
     }
 }
@@ -58,39 +58,51 @@ impl AgentDialler {
     /// For an open cell on one machine, by its masters.
     #[must_use]
     pub fn plain(masters: Vec<String>) -> AgentDialler {
-        AgentDialler { papers: None, masters }
+        AgentDialler { credentials: None, masters }
     }
 
     /// With the certificate of a part of `cell`; `authority` is the cell's, as PEM.
     #[must_use]
-    pub fn identified(cell: Name, authority: String, shown: Arc<Shown>) -> AgentDialler {
-        AgentDialler { papers: Some(Papers { cell, authority, shown }), masters: Vec::new() }
+    pub fn with_certificate(
+        cell: Name,
+        authority: String,
+        resolver: Arc<CertificateResolver>,
+    ) -> AgentDialler {
+        AgentDialler {
+            credentials: Some(Credentials { cell, authority, resolver }),
+            masters: Vec::new(),
+        }
     }
 
     /// # Errors
     /// When nobody answers there, or somebody who is not the agent of `machine`.
-    pub async fn dial(&self, machine: &Name, address: &str) -> Result<AgentLine, ClientError> {
-        connection::check_address(address, self.papers.is_some()).map_err(ClientError::Settings)?;
-        let dialled = timeout(CONNECT, self.connect(machine, address)).await;
+    pub async fn dial(
+        &self,
+        machine: &Name,
+        address: &str,
+    ) -> Result<AgentConnection, ClientError> {
+        connection::check_address(address, self.credentials.is_some())
+            .map_err(ClientError::InvalidConfig)?;
+        let dialled = timeout(CONNECT_TIMEOUT, self.connect(machine, address)).await;
         let dialled = dialled.unwrap_or_else(|_| Err("connecting took too long".to_owned()));
         let sender = dialled.map_err(|why| {
             let last = format!("the agent of {machine} at {address}: {why}");
             ClientError::Unreachable { tried: 1, last }
         })?;
-        let token = Some(&self.masters).filter(|_| self.papers.is_none());
-        let token = token.and_then(|masters| dev::token_for(masters));
-        Ok(AgentLine { sender, address: address.to_owned(), token })
+        let token = Some(&self.masters).filter(|_| self.credentials.is_none());
+        let token = token.and_then(|masters| dev_token::token_for(masters));
+        Ok(AgentConnection { sender, address: address.to_owned(), token })
     }
 
     async fn connect(&self, machine: &Name, address: &str) -> Result<Sender, String> {
         let stream = TcpStream::connect(address).await.map_err(|e| e.to_string())?;
         stream.set_nodelay(true).map_err(|e| e.to_string())?;
-        let Some(Papers { cell, authority, shown }) = &self.papers else {
+        let Some(Credentials { cell, authority, resolver: shown }) = &self.credentials else {
             return connection::handshake(stream).await.map_err(|e| e.to_string());
         };
         let host = stream.peer_addr().map_err(|e| e.to_string())?.ip();
         let part = Identity { cell: cell.clone(), part: Part::Agent(machine.clone()) };
-        let config = tls::client_of_part(authority, part, shown.clone());
+        let config = tls::client_config_for_part(authority, part, shown.clone());
         let connector = TlsConnector::from(Arc::new(config.map_err(|e| e.to_string())?));
         let name = ServerName::from(host);
         let stream = connector.connect(name, stream).await.map_err(|e| e.to_string())?;
@@ -99,38 +111,38 @@ impl AgentDialler {
 }
 
 /// A connection to one agent, for one request at a time.
-pub struct AgentLine {
+pub struct AgentConnection {
     sender: Sender,
     address: String,
     /// Of an open cell.
     token: Option<Secret>,
 }
 
-impl AgentLine {
-    /// No more than `most`: whoever sends more is cut off.
+impl AgentConnection {
+    /// No more than `max_bytes`: whoever sends more is cut off.
     ///
     /// # Errors
     /// What the agent refused, or that it did not answer within `limit`.
-    pub async fn bytes(
+    pub async fn get_bytes(
         &mut self,
         path: &str,
         limit: Duration,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<Bytes, ClientError> {
-        let asked = timeout(limit, self.exchange(path, most)).await;
+        let result = timeout(limit, self.exchange(path, max_bytes)).await;
         let address = &self.address;
         let late = || ClientError::Unknown(format!("{address} did not answer in time"));
-        asked.unwrap_or_else(|_| Err(late()))
+        result.unwrap_or_else(|_| Err(late()))
     }
 
     /// # Errors
-    /// As [`AgentLine::bytes`], or when the answer is not what was asked for.
+    /// As [`AgentConnection::get_bytes`], or when the answer is not what was asked for.
     pub async fn get<T: DeserializeOwned>(
         &mut self,
         path: &str,
         limit: Duration,
     ) -> Result<T, ClientError> {
-        let bytes = self.bytes(path, limit, MAX_ANSWER).await?;
+        let bytes = self.get_bytes(path, limit, MAX_ANSWER).await?;
         serde_json::from_slice(&bytes).map_err(|error| ClientError::BadReply(error.to_string()))
     }
 
@@ -140,42 +152,44 @@ impl AgentLine {
     /// What the agent refused, or that it did not answer.
     pub async fn session(self, path: &str, limit: Duration) -> Result<SessionStream, ClientError> {
         let mut call = plain_call(Method::POST, path, self.token.as_ref());
-        ask_for(&mut call);
-        let taken = timeout(limit, take_over(self.sender, &self.address, &call)).await;
+        request_upgrade(&mut call);
+        let result = timeout(limit, complete_upgrade(self.sender, &self.address, &call)).await;
         let late = || ClientError::Unknown(format!("{} did not answer in time", self.address));
-        taken.unwrap_or_else(|_| Err(late()))
+        result.unwrap_or_else(|_| Err(late()))
     }
 
-    async fn exchange(&mut self, path: &str, most: usize) -> Result<Bytes, ClientError> {
+    async fn exchange(&mut self, path: &str, max_bytes: usize) -> Result<Bytes, ClientError> {
         let address = &self.address;
         let broke = |why: &dyn std::fmt::Display| ClientError::Unknown(format!("{address}: {why}"));
         let call = plain_call(Method::GET, path, self.token.as_ref());
-        let request = connection::request(address, &call).map_err(ClientError::Settings)?;
+        let request = connection::request(address, &call).map_err(ClientError::InvalidConfig)?;
         self.sender.ready().await.map_err(|error| broke(&error))?;
         let response = self.sender.send_request(request).await.map_err(|error| broke(&error))?;
         let (parts, body) = response.into_parts();
-        let most = if parts.status.is_success() { most } else { MAX_REFUSAL };
-        let whole = Limited::new(body, most).collect().await;
-        let body = whole.map_err(|error| broke(&error))?.to_bytes();
+        let most = if parts.status.is_success() { max_bytes } else { MAX_ERROR_BODY };
+        let collected = Limited::new(body, most).collect().await;
+        let body = collected.map_err(|error| broke(&error))?.to_bytes();
         let received = Received { status: parts.status, headers: parts.headers, body, open: None };
-        match judge(&received, false) {
-            Next::Done => Ok(received.body),
-            Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => Err(error),
+        match classify(&received, false) {
+            NextStep::Done => Ok(received.body),
+            NextStep::Fail(error) | NextStep::Redirect(_, error) | NextStep::Later(_, error) => {
+                Err(error)
+            }
         }
     }
 }
 
 fn plain_call(method: Method, path: &str, token: Option<&Secret>) -> Call {
-    let shown = token.and_then(super::bearer);
+    let authorization = token.and_then(super::bearer);
     Call {
         method,
         path: path.to_owned(),
-        headers: shown.map(|value| (AUTHORIZATION, value)).into_iter().collect(),
+        headers: authorization.map(|value| (AUTHORIZATION, value)).into_iter().collect(),
         body: super::content::Payload::Whole(Bytes::new()),
         streamed: false,
         repeatable: false,
         attempt_timeout: Duration::ZERO,
         deadline: Duration::ZERO,
-        most: None,
+        max_bytes: None,
     }
 }

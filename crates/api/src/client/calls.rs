@@ -1,7 +1,7 @@
 //! The calls by name, so that callers neither build paths nor repeat types.
 
 use super::{
-    Change, Client, ClientError, Reply, SessionStream, Watch, encode_query, encode_segment,
+    ChangeOptions, Client, ClientError, Reply, SessionStream, Watch, encode_query, encode_segment,
 };
 use crate::exec::TerminalSize;
 use crate::output::{OutputPiece, OutputQuery};
@@ -18,18 +18,18 @@ use hyper::Method;
 use std::time::Duration;
 
 /// Masters end a query after half a minute; the rest is for the way.
-const SLOWEST_SQL: Duration = Duration::from_secs(40);
+const SQL_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Which part of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PageAt {
+pub struct PageRequest {
     pub limit: Option<u32>,
     /// The `next` of the page before.
     pub after: Option<String>,
     pub consistent: bool,
 }
 
-impl PageAt {
+impl PageRequest {
     fn pairs(&self) -> [(&'static str, Option<String>); 3] {
         [
             ("limit", self.limit.map(|n| n.to_string())),
@@ -63,7 +63,7 @@ fn job_path(job: &JobKey) -> String {
 }
 
 const NO_BODY: Option<&()> = None;
-type Done = Result<Reply<Changed>, ClientError>;
+type ChangeResult = Result<Reply<Changed>, ClientError>;
 
 /// All of these fail with what the cell refused, or when no master answers.
 #[allow(clippy::missing_errors_doc)]
@@ -71,7 +71,7 @@ impl Client {
     pub async fn jobs(
         &self,
         filter: &JobFilter,
-        page: &PageAt,
+        page: &PageRequest,
     ) -> Result<Reply<Page<JobView>>, ClientError> {
         let pairs = [filter.pairs(), page.pairs()].concat();
         self.get(&format!("/v1/jobs{}", encode_query(&pairs))).await
@@ -81,9 +81,9 @@ impl Client {
         self.get(&job_path(job)).await
     }
 
-    pub async fn submit_job(&self, owner: Option<&Name>, spec: &JobSpec) -> Done {
+    pub async fn submit_job(&self, owner: Option<&Name>, spec: &JobSpec) -> ChangeResult {
         let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
-        self.change(Method::POST, "/v1/jobs", Some(&body), &Change::default()).await
+        self.change(Method::POST, "/v1/jobs", Some(&body), &ChangeOptions::default()).await
     }
 
     /// Makes the job so: submits it, updates the one of its name that lives, or leaves it alone.
@@ -91,7 +91,7 @@ impl Client {
         &self,
         owner: Option<&Name>,
         spec: &JobSpec,
-        change: &Change,
+        change: &ChangeOptions,
     ) -> Result<Reply<Applied>, ClientError> {
         let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
         self.change(Method::POST, "/v1/apply", Some(&body), change).await
@@ -102,43 +102,58 @@ impl Client {
         &self,
         owner: Option<&Name>,
         spec: &JobSpec,
-        change: &Change,
+        change: &ChangeOptions,
     ) -> Result<Reply<Applied>, ClientError> {
         let body = SubmitJob { owner: owner.cloned(), spec: spec.clone() };
         self.change(Method::POST, "/v1/apply?dry_run=true", Some(&body), change).await
     }
 
-    pub async fn update_job(&self, owner: &Name, spec: &JobSpec, change: &Change) -> Done {
+    pub async fn update_job(
+        &self,
+        owner: &Name,
+        spec: &JobSpec,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
         let path = format!("/v1/jobs/{owner}/{}", spec.name);
         self.change(Method::PUT, &path, Some(spec), change).await
     }
 
-    pub async fn resize_job(&self, job: &JobKey, count: u32, change: &Change) -> Done {
+    pub async fn resize_job(
+        &self,
+        job: &JobKey,
+        count: u32,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
         let path = format!("{}/resize", job_path(job));
         self.change(Method::POST, &path, Some(&ResizeJob { count }), change).await
     }
 
-    pub async fn stop_job(&self, job: &JobKey, change: &Change) -> Done {
+    pub async fn stop_job(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
         self.change(Method::DELETE, &job_path(job), NO_BODY, change).await
     }
 
-    pub async fn stop_task(&self, job: &JobKey, index: u32, change: &Change) -> Done {
+    pub async fn stop_task(
+        &self,
+        job: &JobKey,
+        index: u32,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
         self.change(Method::DELETE, &format!("{}/tasks/{index}", job_path(job)), NO_BODY, change)
             .await
     }
 
-    pub async fn undo_update(&self, job: &JobKey, change: &Change) -> Done {
+    pub async fn undo_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
         self.change(Method::POST, &format!("{}/undo", job_path(job)), NO_BODY, change).await
     }
 
-    pub async fn close_update(&self, job: &JobKey, change: &Change) -> Done {
+    pub async fn close_update(&self, job: &JobKey, change: &ChangeOptions) -> ChangeResult {
         self.change(Method::POST, &format!("{}/close", job_path(job)), NO_BODY, change).await
     }
 
     pub async fn tasks(
         &self,
         job: &JobKey,
-        page: &PageAt,
+        page: &PageRequest,
     ) -> Result<Reply<Page<TaskView>>, ClientError> {
         self.get(&format!("{}/tasks{}", job_path(job), encode_query(&page.pairs()))).await
     }
@@ -182,7 +197,7 @@ impl Client {
         terminal: Option<(TerminalSize, String)>,
     ) -> Result<SessionStream, ClientError> {
         let words = serde_json::to_string(command)
-            .map_err(|error| ClientError::Settings(error.to_string()))?;
+            .map_err(|error| ClientError::InvalidConfig(error.to_string()))?;
         let (size, term) = terminal.unzip();
         let query = encode_query(&[
             ("command", Some(words)),
@@ -209,12 +224,12 @@ impl Client {
 
     /// What submitting or updating these jobs would do, by a picture that is not behind.
     pub async fn plan(&self, jobs: &PlanJobs) -> Result<Reply<One<PlanView>>, ClientError> {
-        self.inquire("/v1/plan?consistent=true", jobs).await
+        self.query("/v1/plan?consistent=true", jobs).await
     }
 
     /// Which shapes of task find a place now.
     pub async fn shapes(&self, query: &ShapesQuery) -> Result<Reply<One<ShapesView>>, ClientError> {
-        self.inquire("/v1/shapes", query).await
+        self.query("/v1/shapes", query).await
     }
 
     #[must_use]
@@ -228,7 +243,10 @@ impl Client {
         self.watch("/v1/watch/events", after)
     }
 
-    pub async fn machines(&self, page: &PageAt) -> Result<Reply<Page<MachineView>>, ClientError> {
+    pub async fn machines(
+        &self,
+        page: &PageRequest,
+    ) -> Result<Reply<Page<MachineView>>, ClientError> {
         self.get(&format!("/v1/machines{}", encode_query(&page.pairs()))).await
     }
 
@@ -243,27 +261,37 @@ impl Client {
         self.get(&format!("/v1/machines/{name}/packages")).await
     }
 
-    pub async fn add_machine(&self, spec: &MachineSpec) -> Done {
-        self.change(Method::POST, "/v1/machines", Some(spec), &Change::default()).await
+    pub async fn add_machine(&self, spec: &MachineSpec) -> ChangeResult {
+        self.change(Method::POST, "/v1/machines", Some(spec), &ChangeOptions::default()).await
     }
 
-    pub async fn update_machine(&self, spec: &MachineSpec, change: &Change) -> Done {
+    pub async fn update_machine(&self, spec: &MachineSpec, change: &ChangeOptions) -> ChangeResult {
         self.change(Method::PUT, &format!("/v1/machines/{}", spec.name), Some(spec), change).await
     }
 
     /// `force`: also while tasks are on it, which end at once.
-    pub async fn remove_machine(&self, name: &Name, force: bool, change: &Change) -> Done {
+    pub async fn remove_machine(
+        &self,
+        name: &Name,
+        force: bool,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
         let query = if force { "?force=true" } else { "" };
         self.change(Method::DELETE, &format!("/v1/machines/{name}{query}"), NO_BODY, change).await
     }
 
     /// `on`: start draining; else stop.
-    pub async fn drain_machine(&self, name: &Name, on: bool, change: &Change) -> Done {
+    pub async fn drain_machine(
+        &self,
+        name: &Name,
+        on: bool,
+        change: &ChangeOptions,
+    ) -> ChangeResult {
         let verb = if on { "drain" } else { "undrain" };
         self.change(Method::POST, &format!("/v1/machines/{name}/{verb}"), NO_BODY, change).await
     }
 
-    pub async fn users(&self, page: &PageAt) -> Result<Reply<Page<UserView>>, ClientError> {
+    pub async fn users(&self, page: &PageRequest) -> Result<Reply<Page<UserView>>, ClientError> {
         self.get(&format!("/v1/users{}", encode_query(&page.pairs()))).await
     }
 
@@ -279,14 +307,19 @@ impl Client {
         self.get(&resource_path(namespace, name)).await
     }
 
-    pub async fn set_resource(&self, namespace: &Token, name: &Token, set: &SetResource) -> Done {
+    pub async fn set_resource(
+        &self,
+        namespace: &Token,
+        name: &Token,
+        set: &SetResource,
+    ) -> ChangeResult {
         let path = resource_path(namespace, name);
-        self.change(Method::PUT, &path, Some(set), &Change::default()).await
+        self.change(Method::PUT, &path, Some(set), &ChangeOptions::default()).await
     }
 
-    pub async fn delete_resource(&self, namespace: &Token, name: &Token) -> Done {
+    pub async fn delete_resource(&self, namespace: &Token, name: &Token) -> ChangeResult {
         let path = resource_path(namespace, name);
-        self.change(Method::DELETE, &path, NO_BODY, &Change::default()).await
+        self.change(Method::DELETE, &path, NO_BODY, &ChangeOptions::default()).await
     }
 
     pub async fn cluster_status(&self) -> Result<Reply<ClusterStatus>, ClientError> {
@@ -308,14 +341,14 @@ impl Client {
     }
 
     /// What was most likely meant by a name that nothing has.
-    pub async fn near(&self, name: &str) -> Result<Option<FoundView>, ClientError> {
+    pub async fn nearest_name(&self, name: &str) -> Result<Option<FoundView>, ClientError> {
         let near = Some("true".to_owned());
         let query = encode_query(&[("name", Some(name.to_owned())), ("near", near)]);
         let found: Reply<Page<FoundView>> = self.get(&format!("/v1/find{query}")).await?;
         Ok(found.value.items.into_iter().next())
     }
 
-    pub async fn crons(&self, page: &PageAt) -> Result<Reply<Page<CronView>>, ClientError> {
+    pub async fn crons(&self, page: &PageRequest) -> Result<Reply<Page<CronView>>, ClientError> {
         self.get(&format!("/v1/crons{}", encode_query(&page.pairs()))).await
     }
 
@@ -323,11 +356,11 @@ impl Client {
         self.get(&format!("/v1/crons/{}/{}", cron.user, cron.job)).await
     }
 
-    pub async fn tokens(&self, page: &PageAt) -> Result<Reply<Page<TokenView>>, ClientError> {
+    pub async fn tokens(&self, page: &PageRequest) -> Result<Reply<Page<TokenView>>, ClientError> {
         self.get(&format!("/v1/tokens{}", encode_query(&page.pairs()))).await
     }
 
-    pub async fn audit(&self, page: &PageAt) -> Result<Reply<Page<AuditView>>, ClientError> {
+    pub async fn audit(&self, page: &PageRequest) -> Result<Reply<Page<AuditView>>, ClientError> {
         self.get(&format!("/v1/audit{}", encode_query(&page.pairs()[..2]))).await
     }
 
@@ -336,11 +369,12 @@ impl Client {
     }
 
     pub async fn batch(&self, items: Vec<BatchItem>) -> Result<Reply<BatchAnswer>, ClientError> {
-        self.change(Method::POST, "/v1/batch", Some(&Batch { items }), &Change::default()).await
+        self.change(Method::POST, "/v1/batch", Some(&Batch { items }), &ChangeOptions::default())
+            .await
     }
 
     pub async fn sql(&self, query: &SqlQuery) -> Result<Reply<SqlAnswer>, ClientError> {
-        self.inquire_within("/v1/sql", query, SLOWEST_SQL).await
+        self.query_within("/v1/sql", query, SQL_TIMEOUT).await
     }
 
     pub async fn events(

@@ -7,7 +7,7 @@
 
 use super::content::{Outgoing, Payload};
 use super::{Call, ClientError, Received, bearer};
-use crate::dev;
+use crate::dev_token;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -29,13 +29,13 @@ use tokio_rustls::TlsConnector;
 /// Largest answer of a master that is read whole.
 const MAX_ANSWER: usize = 1 << 30;
 /// Largest refusal of somebody whose answers have a bound.
-const MAX_REFUSAL: usize = 64 << 10;
+const MAX_ERROR_BODY: usize = 64 << 10;
 
 pub(super) type Sender = SendRequest<Outgoing>;
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct TransportError {
     /// Whether the other side may have got the request.
     pub sent: bool,
     /// Nobody listens there.
@@ -43,13 +43,13 @@ pub(crate) struct Fault {
     pub why: String,
 }
 
-impl Fault {
-    pub fn before(why: String) -> Fault {
-        Fault { sent: false, refused: false, why }
+impl TransportError {
+    pub fn before_sending(why: String) -> TransportError {
+        TransportError { sent: false, refused: false, why }
     }
 
-    pub fn after(address: &str, why: impl std::fmt::Display) -> Fault {
-        Fault { sent: true, refused: false, why: format!("{address}: {why}") }
+    pub fn after_sending(address: &str, why: impl std::fmt::Display) -> TransportError {
+        TransportError { sent: true, refused: false, why: format!("{address}: {why}") }
     }
 
     pub fn into_unreachable(self, tried: u32) -> ClientError {
@@ -64,28 +64,35 @@ impl Fault {
     }
 }
 
-pub(super) struct Pool {
+pub(super) struct ConnectionPool {
     tls: Option<TlsConnector>,
     /// Masters are asked with the token that an open one has posted for this account: looked for at
     /// each call, since it may be started after its clients.
-    finds_tokens: bool,
+    uses_dev_token: bool,
     connect_timeout: Duration,
-    most_idle: usize,
+    max_idle: usize,
     idle: Mutex<BTreeMap<String, Vec<Sender>>>,
     /// Whether anybody was ever reached.
     connected: AtomicBool,
 }
 
-impl Pool {
+impl ConnectionPool {
     pub fn new(
         tls: Option<Arc<rustls::ClientConfig>>,
-        finds_tokens: bool,
+        uses_dev_token: bool,
         connect_timeout: Duration,
-        most_idle: usize,
-    ) -> Pool {
+        max_idle: usize,
+    ) -> ConnectionPool {
         let tls = tls.map(TlsConnector::from);
         let connected = AtomicBool::new(false);
-        Pool { tls, finds_tokens, connect_timeout, most_idle, idle: Mutex::default(), connected }
+        ConnectionPool {
+            tls,
+            uses_dev_token,
+            connect_timeout,
+            max_idle,
+            idle: Mutex::default(),
+            connected,
+        }
     }
 
     pub fn has_connected(&self) -> bool {
@@ -93,33 +100,37 @@ impl Pool {
     }
 
     /// Sends the call and reads the whole answer; the content of a streamed one is left to be read.
-    pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, Fault> {
-        let (response, sender, dialled) = self.send(address, call).await?;
+    pub async fn exchange(&self, address: &str, call: &Call) -> Result<Received, TransportError> {
+        let (response, sender, dialled_address) = self.send(address, call).await?;
         let (parts, body) = response.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         if call.streamed && status.is_success() {
             return Ok(Received { status, headers, body: Bytes::new(), open: Some(body) });
         }
-        let most = match call.most {
-            Some(_) if !status.is_success() => MAX_REFUSAL,
+        let limit = match call.max_bytes {
+            Some(_) if !status.is_success() => MAX_ERROR_BODY,
             Some(most) => most,
             None => MAX_ANSWER,
         };
-        let whole = Limited::new(body, most).collect().await;
-        let body = whole.map_err(|e| Fault::after(address, e))?.to_bytes();
-        self.keep(&dialled, sender);
+        let collected = Limited::new(body, limit).collect().await;
+        let body = collected.map_err(|e| TransportError::after_sending(address, e))?.to_bytes();
+        self.put_idle(&dialled_address, sender);
         Ok(Received { status, headers, body, open: None })
     }
 
     /// Sends the call; the body is read by the caller, on a connection nobody else uses.
-    pub async fn open(&self, address: &str, call: &Call) -> Result<Response<Incoming>, Fault> {
+    pub async fn open_stream(
+        &self,
+        address: &str,
+        call: &Call,
+    ) -> Result<Response<Incoming>, TransportError> {
         Ok(self.send(address, call).await?.0)
     }
 
     /// Where to dial for a master, and with what token. One that is found goes to the very address
     /// that it was posted for: whoever listens at another of the same name is not to see it.
-    pub fn route(&self, master: &str) -> (String, Option<HeaderValue>) {
-        match Some(master).filter(|_| self.finds_tokens).and_then(dev::find) {
+    pub fn dial_target(&self, master: &str) -> (String, Option<HeaderValue>) {
+        match Some(master).filter(|_| self.uses_dev_token).and_then(dev_token::find_token) {
             Some((at, token)) => (at.to_string(), bearer(&token)),
             None => (master.to_owned(), None),
         }
@@ -130,12 +141,12 @@ impl Pool {
         &self,
         address: &str,
         call: &Call,
-    ) -> Result<(Response<Incoming>, Sender, String), Fault> {
-        let mut request = request(address, call).map_err(Fault::before)?;
-        let (address, token) = &self.route(address);
+    ) -> Result<(Response<Incoming>, Sender, String), TransportError> {
+        let mut request = request(address, call).map_err(TransportError::before_sending)?;
+        let (address, token) = &self.dial_target(address);
         request.headers_mut().extend(token.clone().map(|token| (AUTHORIZATION, token)));
         // An idle connection may have been closed meanwhile: then the request comes back unsent.
-        while let Some(mut sender) = self.idle(address) {
+        while let Some(mut sender) = self.take_idle(address) {
             if sender.ready().await.is_err() {
                 continue;
             }
@@ -143,38 +154,43 @@ impl Pool {
                 Ok(response) => return Ok((response, sender, address.clone())),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(Fault::after(address, error.error())),
+                    None => return Err(TransportError::after_sending(address, error.error())),
                 },
             }
         }
-        let mut sender = self.dial_in_time(address).await?;
+        let mut sender = self.dial_with_timeout(address).await?;
         match sender.try_send_request(request).await {
             Ok(response) => Ok((response, sender, address.clone())),
             Err(mut error) => {
                 let sent = error.take_message().is_none();
-                Err(Fault { sent, ..Fault::before(format!("{address}: {}", error.error())) })
+                Err(TransportError {
+                    sent,
+                    ..TransportError::before_sending(format!("{address}: {}", error.error()))
+                })
             }
         }
     }
 
     /// A new connection.
-    pub async fn dial_in_time(&self, address: &str) -> Result<Sender, Fault> {
+    pub async fn dial_with_timeout(&self, address: &str) -> Result<Sender, TransportError> {
         match timeout(self.connect_timeout, self.dial(address)).await {
             Ok(result) => {
                 self.connected.fetch_or(result.is_ok(), Ordering::Relaxed);
                 result
             }
-            Err(_) => Err(Fault::before(format!("{address}: connecting took too long"))),
+            Err(_) => {
+                Err(TransportError::before_sending(format!("{address}: connecting took too long")))
+            }
         }
     }
 
-    async fn dial(&self, address: &str) -> Result<Sender, Fault> {
+    async fn dial(&self, address: &str) -> Result<Sender, TransportError> {
         let say = |what: &str, why: &dyn std::fmt::Display| {
-            Fault::before(format!("{address}: {what}: {why}"))
+            TransportError::before_sending(format!("{address}: {what}: {why}"))
         };
         let stream = TcpStream::connect(address).await.map_err(|e| {
             let refused = e.kind() == ErrorKind::ConnectionRefused;
-            Fault { refused, ..say("cannot connect", &e) }
+            TransportError { refused, ..say("cannot connect", &e) }
         })?;
         stream.set_nodelay(true).map_err(|e| say("cannot set up the socket", &e))?;
         match &self.tls {
@@ -191,17 +207,17 @@ impl Pool {
         .map_err(|e| say("HTTP handshake", &e))
     }
 
-    fn idle(&self, address: &str) -> Option<Sender> {
+    fn take_idle(&self, address: &str) -> Option<Sender> {
         self.lock().get_mut(address)?.pop()
     }
 
-    fn keep(&self, address: &str, sender: Sender) {
+    fn put_idle(&self, address: &str, sender: Sender) {
         if sender.is_closed() {
             return;
         }
         let mut idle = self.lock();
         let list = idle.entry(address.to_owned()).or_default();
-        if list.len() < self.most_idle {
+        if list.len() < self.max_idle {
             list.push(sender);
         }
     }

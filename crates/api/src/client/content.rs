@@ -24,13 +24,13 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// What is read from a file at a time.
-pub const PIECE: usize = 256 << 10;
+pub const CHUNK_BYTES: usize = 256 << 10;
 /// The slowest transfer that is waited for, in bytes a second.
-const SLOWEST: u64 = 1 << 20;
+const MIN_TRANSFER_RATE: u64 = 1 << 20;
 /// A download silent for longer has been given up by the other side.
-const SILENCE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// What is read of one replica's answer: a page of figures, a piece of a log.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_CONTENT_BYTES: usize = 64 << 20;
 
 pub(super) type Outgoing = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -60,7 +60,7 @@ fn file_body(path: Arc<Path>, sent: Arc<AtomicU64>) -> Outgoing {
         async move {
             let reading = tokio::task::spawn_blocking(move || {
                 let mut file = file.map_or_else(|| File::open(&path), Ok)?;
-                let piece = read_piece(&mut file, PIECE)?;
+                let piece = read_chunk(&mut file, CHUNK_BYTES)?;
                 Ok::<_, io::Error>((file, piece))
             });
             let (file, piece) = reading.await.map_err(io::Error::other)??;
@@ -75,16 +75,16 @@ fn file_body(path: Arc<Path>, sent: Arc<AtomicU64>) -> Outgoing {
 ///
 /// # Errors
 /// When the file cannot be read.
-pub fn read_piece(file: &mut File, most: usize) -> io::Result<Vec<u8>> {
-    let mut piece = Vec::with_capacity(most);
-    file.take(most as u64).read_to_end(&mut piece)?;
+pub fn read_chunk(file: &mut File, limit: usize) -> io::Result<Vec<u8>> {
+    let mut piece = Vec::with_capacity(limit);
+    file.take(limit as u64).read_to_end(&mut piece)?;
     Ok(piece)
 }
 
 /// What a transfer of this size may take beyond the time a message may take.
 #[must_use]
-pub fn transfer_time(bytes: u64) -> Duration {
-    Duration::from_secs(bytes / SLOWEST)
+pub fn transfer_timeout(bytes: u64) -> Duration {
+    Duration::from_secs(bytes / MIN_TRANSFER_RATE)
 }
 
 /// An answer whose content is still coming.
@@ -111,7 +111,7 @@ impl Download {
             ClientError::BadReply(format!("{}: the content broke off: {why}", self.address))
         };
         loop {
-            let frame = match timeout(SILENCE, self.body.frame()).await {
+            let frame = match timeout(IDLE_TIMEOUT, self.body.frame()).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(frame)) => frame.map_err(|error| broke(&error))?,
                 Err(_) => return Err(broke(&"nothing came for too long")),
@@ -142,7 +142,7 @@ impl Client {
         path: &str,
         limit: Duration,
     ) -> Result<Bytes, ClientError> {
-        self.bytes_at_most(address, path, limit, MOST_BYTES).await
+        self.bytes_at_most(address, path, limit, MAX_CONTENT_BYTES).await
     }
 
     /// As [`Client::bytes_at`], from somebody who is not trusted with our memory: of a longer
@@ -155,10 +155,10 @@ impl Client {
         address: &str,
         path: &str,
         limit: Duration,
-        most: usize,
+        max_bytes: usize,
     ) -> Result<Bytes, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
-        call.most = Some(most);
+        call.max_bytes = Some(max_bytes);
         Ok(self.exchange_at(address, &call, limit).await?.body)
     }
 
@@ -169,7 +169,7 @@ impl Client {
     pub async fn download(&self, path: &str) -> Result<Download, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
         call.streamed = true;
-        opened(self.preferred(), self.exchange(call).await?)
+        into_download(self.preferred(), self.exchange(call).await?)
     }
 
     /// Content from one replica and nobody else, piece by piece; it begins within `limit`.
@@ -184,7 +184,7 @@ impl Client {
     ) -> Result<Download, ClientError> {
         let mut call = self.call(Method::GET, path, Bytes::new(), true);
         call.streamed = true;
-        opened(address.to_owned(), self.exchange_at(address, &call, limit).await?)
+        into_download(address.to_owned(), self.exchange_at(address, &call, limit).await?)
     }
 
     /// Sends a file that is named by its digest, so that sending it twice does no harm. `sent` is
@@ -218,7 +218,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let call = self.file_call(path, file, Arc::default()).await?;
         let Payload::File { bytes, .. } = call.body else { return Ok(()) };
-        self.exchange_at(address, &call, limit + transfer_time(bytes)).await.map(drop)
+        self.exchange_at(address, &call, limit + transfer_timeout(bytes)).await.map(drop)
     }
 
     async fn file_call(
@@ -228,16 +228,18 @@ impl Client {
         sent: Arc<AtomicU64>,
     ) -> Result<Call, ClientError> {
         let file: Arc<Path> = file.into();
-        let shown = file.clone();
+        let path_shown = file.clone();
         let sized = file.clone();
         let length = tokio::task::spawn_blocking(move || std::fs::metadata(sized));
         let bytes = match length.await.map_err(io::Error::other).and_then(|found| found) {
             Ok(found) => found.len(),
-            Err(why) => return Err(ClientError::Settings(format!("{}: {why}", shown.display()))),
+            Err(why) => {
+                return Err(ClientError::InvalidConfig(format!("{}: {why}", path_shown.display())));
+            }
         };
         let mut call = self.call(Method::PUT, path, Bytes::new(), true);
         call.body = Payload::File { path: file, bytes, sent };
-        call.deadline += transfer_time(bytes);
+        call.deadline += transfer_timeout(bytes);
         call.attempt_timeout = call.deadline;
         let binary = HeaderValue::from_static("application/octet-stream");
         call.headers.insert(CONTENT_TYPE, binary);
@@ -248,14 +250,14 @@ impl Client {
     async fn find_leader(&self) -> Result<(), ClientError> {
         let status: MasterStatus = self.get("/v1/masters").await?.value;
         let leader = status.members.iter().find(|member| member.leader);
-        if let Some(address) = leader.and_then(|member| self.trusted(&member.address)) {
+        if let Some(address) = leader.and_then(|member| self.checked_address(&member.address)) {
             self.prefer(address);
         }
         Ok(())
     }
 }
 
-fn opened(address: String, answer: super::Answer) -> Result<Download, ClientError> {
+fn into_download(address: String, answer: super::Answer) -> Result<Download, ClientError> {
     let stated = answer.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let length = stated.and_then(|text| text.parse().ok());
     let address = connection::bare_address(&address).to_owned();

@@ -1,8 +1,8 @@
 //! Connections that are handed over: the request asks for it, the answer grants it, and from there
 //! on the bytes are the caller's own.
 
-use super::connection::{self, Fault, Sender};
-use super::outcome::{Next, judge};
+use super::connection::{self, Sender, TransportError};
+use super::outcome::{NextStep, classify};
 use super::{Call, Client, ClientError, Received};
 use crate::exec::EXEC_PROTOCOL;
 use bytes::Bytes;
@@ -17,34 +17,34 @@ use tokio::time::timeout;
 pub type SessionStream = TokioIo<Upgraded>;
 
 /// Largest refusal that is read.
-const MAX_REFUSAL: usize = 1 << 20;
+const MAX_ERROR_BODY: usize = 1 << 20;
 
 /// Asks for the connection.
-pub(super) fn ask_for(call: &mut Call) {
+pub(super) fn request_upgrade(call: &mut Call) {
     call.headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     call.headers.insert(UPGRADE, HeaderValue::from_static(EXEC_PROTOCOL));
 }
 
 /// Sends the call, and has the connection if the other side agrees.
-pub(super) async fn take_over(
+pub(super) async fn complete_upgrade(
     mut sender: Sender,
     address: &str,
     call: &Call,
 ) -> Result<SessionStream, ClientError> {
     let broke = |why: &dyn std::fmt::Display| ClientError::Unknown(format!("{address}: {why}"));
-    let request = connection::request(address, call).map_err(ClientError::Settings)?;
+    let request = connection::request(address, call).map_err(ClientError::InvalidConfig)?;
     let response = sender.send_request(request).await.map_err(|error| broke(&error))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let upgraded = hyper::upgrade::on(response).await.map_err(|error| broke(&error))?;
         return Ok(TokioIo::new(upgraded));
     }
     let (parts, body) = response.into_parts();
-    let whole = Limited::new(body, MAX_REFUSAL).collect().await;
-    let body = whole.map(|whole| whole.to_bytes()).unwrap_or_default();
+    let collected = Limited::new(body, MAX_ERROR_BODY).collect().await;
+    let body = collected.map(|whole| whole.to_bytes()).unwrap_or_default();
     let received = Received { status: parts.status, headers: parts.headers, body, open: None };
-    Err(match judge(&received, false) {
-        Next::Fail(error) | Next::Redirect(_, error) | Next::Later(_, error) => error,
-        Next::Done => broke(&"the connection was not handed over"),
+    Err(match classify(&received, false) {
+        NextStep::Fail(error) | NextStep::Redirect(_, error) | NextStep::Later(_, error) => error,
+        NextStep::Done => broke(&"the connection was not handed over"),
     })
 }
 
@@ -56,21 +56,21 @@ impl Client {
     /// What the cell refused, that it could not be reached, or that the outcome is unknown.
     pub async fn session(&self, path: &str) -> Result<SessionStream, ClientError> {
         let mut call = self.call(Method::POST, path, Bytes::new(), false);
-        ask_for(&mut call);
+        request_upgrade(&mut call);
         let mut address = self.preferred();
-        let mut last = Fault::before(String::new());
+        let mut last = TransportError::before_sending(String::new());
         let tries = self.masters().len();
         for _ in 0..tries {
-            let (at, token) = self.shared.pool.route(&address);
-            match self.shared.pool.dial_in_time(&at).await {
+            let (at, token) = self.shared.pool.dial_target(&address);
+            match self.shared.pool.dial_with_timeout(&at).await {
                 Ok(sender) => {
                     call.headers.extend(token.map(|token| (AUTHORIZATION, token)));
-                    let taken = timeout(call.deadline, take_over(sender, &at, &call)).await;
+                    let result = timeout(call.deadline, complete_upgrade(sender, &at, &call)).await;
                     let late = || format!("{address} did not answer in time");
-                    return taken.unwrap_or_else(|_| Err(ClientError::Unknown(late())));
+                    return result.unwrap_or_else(|_| Err(ClientError::Unknown(late())));
                 }
                 Err(fault) => {
-                    address = self.shun(&address, &address);
+                    address = self.fail_over(&address, &address);
                     last = fault;
                 }
             }

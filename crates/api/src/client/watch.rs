@@ -2,9 +2,9 @@
 //! master is asked for what followed the last event seen, so nothing is missed and nothing comes
 //! twice.
 
-use super::connection::Fault;
-use super::outcome::{Next, judge};
-use super::refusals::Refusals;
+use super::connection::TransportError;
+use super::outcome::{NextStep, classify};
+use super::refused_connections::RefusedConnections;
 use super::{Client, ClientError, Received, header};
 use crate::routes::LAST_EVENT_ID;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A connection silent for longer is dead: the server says something at least every 15 seconds.
-const SILENCE: Duration = Duration::from_secs(45);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Longest line of a stream.
 const MAX_LINE: usize = 64 << 20;
 
@@ -39,21 +39,21 @@ pub struct Watch<T> {
     client: Client,
     path: String,
     after: Option<String>,
-    open: Option<Incoming>,
-    parser: Parser,
+    body: Option<Incoming>,
+    parser: SseParser,
     address: String,
     /// How often connecting was tried, and refused in a row.
-    tried: u32,
-    refusals: Refusals,
-    of: PhantomData<fn() -> T>,
+    attempts: u32,
+    refused: RefusedConnections,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> Watch<T> {
     pub(super) fn new(client: Client, path: String, after: Option<String>) -> Watch<T> {
         let address = client.preferred();
-        let (parser, refusals) = (Parser::default(), Refusals::default());
-        let (open, tried) = (None, 0);
-        Watch { client, path, after, open, parser, address, tried, refusals, of: PhantomData }
+        let (parser, refused) = (SseParser::default(), RefusedConnections::default());
+        let (body, attempts) = (None, 0);
+        Watch { client, path, after, body, parser, address, attempts, refused, marker: PhantomData }
     }
 
     /// The id of the last event that had one.
@@ -68,7 +68,7 @@ impl<T: DeserializeOwned> Watch<T> {
     /// When the cell refuses to be watched, or nobody was ever there; losing a connection is not
     /// an error.
     pub async fn next(&mut self) -> Result<WatchEvent<T>, ClientError> {
-        let mut wait = self.client.shared.settings.backoff;
+        let mut wait = self.client.shared.config.backoff;
         loop {
             if let Some(raw) = self.parser.ready.pop_front() {
                 if raw.id.is_some() {
@@ -77,20 +77,20 @@ impl<T: DeserializeOwned> Watch<T> {
                 let data = serde_json::from_str(&raw.data).ok();
                 return Ok(WatchEvent { id: raw.id, kind: raw.kind, data, text: raw.data });
             }
-            if let Some(body) = &mut self.open {
-                if let Ok(Some(Ok(frame))) = timeout(SILENCE, body.frame()).await {
+            if let Some(body) = &mut self.body {
+                if let Ok(Some(Ok(frame))) = timeout(IDLE_TIMEOUT, body.frame()).await {
                     let data = frame.into_data().unwrap_or_default();
                     if self.parser.feed(&data).is_ok() {
                         continue;
                     }
                 }
-                self.open = None;
-                self.parser = Parser::default();
-                self.address = self.client.other(&self.address);
+                self.body = None;
+                self.parser = SseParser::default();
+                self.address = self.client.next_master(&self.address);
             }
             if let Some(pause) = self.connect(wait).await? {
                 sleep(pause).await;
-                wait = (wait * 2).min(self.client.shared.settings.backoff_max);
+                wait = (wait * 2).min(self.client.shared.config.backoff_max);
             }
         }
     }
@@ -102,48 +102,48 @@ impl<T: DeserializeOwned> Watch<T> {
             call.headers.insert(LAST_EVENT_ID, header(after)?);
         }
         let pool = &self.client.shared.pool;
-        let opened = timeout(call.attempt_timeout, pool.open(&self.address, &call)).await;
-        let late = |_| Fault::after(&self.address, "no answer in time");
-        let response = match opened.map_err(late).and_then(|result| result) {
+        let result = timeout(call.attempt_timeout, pool.open_stream(&self.address, &call)).await;
+        let late = |_| TransportError::after_sending(&self.address, "no answer in time");
+        let response = match result.map_err(late).and_then(|result| result) {
             Ok(response) => response,
             Err(fault) => {
-                self.tried += 1;
-                self.refusals.note(fault.refused, Instant::now());
-                if self.client.is_deserted(&self.refusals, Instant::now() + wait) {
-                    return Err(fault.into_unreachable(self.tried));
+                self.attempts += 1;
+                self.refused.record(fault.refused, Instant::now());
+                if self.client.are_masters_down(&self.refused, Instant::now() + wait) {
+                    return Err(fault.into_unreachable(self.attempts));
                 }
-                self.address = self.client.other(&self.address);
+                self.address = self.client.next_master(&self.address);
                 return Ok(Some(wait));
             }
         };
         let (parts, body) = response.into_parts();
         if parts.status.is_success() {
             self.client.learn(parts.status, &parts.headers);
-            self.open = Some(body);
+            self.body = Some(body);
             return Ok(None);
         }
         let body = Limited::new(body, 1 << 20).collect().await;
         let body = body.map(|whole| whole.to_bytes()).unwrap_or_default();
         let (status, headers) = (parts.status, parts.headers);
-        match judge(&Received { status, headers, body, open: None }, true) {
-            Next::Redirect(leader, _) => {
-                let leader = self.client.trusted(&leader);
-                self.address = leader.unwrap_or_else(|| self.client.other(&self.address));
+        match classify(&Received { status, headers, body, open: None }, true) {
+            NextStep::Redirect(leader, _) => {
+                let leader = self.client.checked_address(&leader);
+                self.address = leader.unwrap_or_else(|| self.client.next_master(&self.address));
                 Ok(Some(wait))
             }
-            Next::Later(after, _) => {
-                self.address = self.client.other(&self.address);
+            NextStep::Later(after, _) => {
+                self.address = self.client.next_master(&self.address);
                 Ok(Some(after.unwrap_or(wait)))
             }
-            Next::Fail(error) => Err(error),
-            Next::Done => Ok(Some(wait)),
+            NextStep::Fail(error) => Err(error),
+            NextStep::Done => Ok(Some(wait)),
         }
     }
 }
 
 /// An event before its data is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Raw {
+struct RawEvent {
     id: Option<String>,
     kind: String,
     data: String,
@@ -151,15 +151,15 @@ struct Raw {
 
 /// Lines in, events out.
 #[derive(Default)]
-struct Parser {
+struct SseParser {
     line: Vec<u8>,
     id: Option<String>,
     kind: Option<String>,
     data: Vec<String>,
-    ready: VecDeque<Raw>,
+    ready: VecDeque<RawEvent>,
 }
 
-impl Parser {
+impl SseParser {
     fn feed(&mut self, bytes: &[u8]) -> Result<(), ()> {
         for byte in bytes {
             match byte {
@@ -194,7 +194,7 @@ impl Parser {
         let data = std::mem::take(&mut self.data);
         if kind.is_some() || !data.is_empty() {
             let kind = kind.unwrap_or_else(|| "message".into());
-            self.ready.push_back(Raw { id, kind, data: data.join("\n") });
+            self.ready.push_back(RawEvent { id, kind, data: data.join("\n") });
         }
     }
 }
@@ -207,11 +207,11 @@ mod tests {
     fn events_come_out_however_the_bytes_are_cut() {
         let text = ": hello\n\nid: 5\nevent: job\ndata: {\"a\":1}\n\ndata: x\r\ndata: y\r\n\r\n";
         let expected = [
-            Raw { id: Some("5".into()), kind: "job".into(), data: "{\"a\":1}".into() },
-            Raw { id: None, kind: "message".into(), data: "x\ny".into() },
+            RawEvent { id: Some("5".into()), kind: "job".into(), data: "{\"a\":1}".into() },
+            RawEvent { id: None, kind: "message".into(), data: "x\ny".into() },
         ];
         for cut in 0..text.len() {
-            let mut parser = Parser::default();
+            let mut parser = SseParser::default();
             parser.feed(&text.as_bytes()[..cut]).unwrap();
             parser.feed(&text.as_bytes()[cut..]).unwrap();
             assert_eq!(parser.ready, expected, "cut at {cut}");

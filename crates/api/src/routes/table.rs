@@ -6,7 +6,9 @@ mod machines;
 mod records;
 mod users;
 
-use super::{Access, Content, Kind, Method, Operation as O, Parameter, Route, Shape, schema};
+use super::{
+    Access, Content, Method, Operation as O, Parameter, ParameterType, Route, RouteKind, schema,
+};
 use crate::error::Code as C;
 use crate::exec::MAX_COMMAND;
 use crate::output::OutputPiece;
@@ -24,122 +26,133 @@ use cellwright_cell::quota::Capability as P;
 use cellwright_cell::quota::Quota;
 use cellwright_cell::spec::JobSpec;
 
-const AFTER: Parameter =
-    Parameter { name: "after", about: "The `next` of the page before.", shape: Shape::Text(64) };
+const AFTER: Parameter = Parameter {
+    name: "after",
+    about: "The `next` of the page before.",
+    value_type: ParameterType::Text(64),
+};
 const LIMIT: Parameter = Parameter {
     name: "limit",
     about: "Most items of the page. Left out: 100.",
-    shape: Shape::Integer { min: 1, max: super::PAGE_MAX as u64 },
+    value_type: ParameterType::Integer { min: 1, max: super::PAGE_MAX as u64 },
 };
 const SELECTOR: Parameter = Parameter {
     name: "selector",
     about: "Label query: terms `a=b`, `a!=b`, `a` (has it) and `!a` (has it not), separated by \
             commas; all must hold.",
-    shape: Shape::Text(4096),
+    value_type: ParameterType::Text(4096),
 };
-const USER: Parameter = Parameter { name: "user", about: "Only of this user.", shape: Shape::Name };
+const USER: Parameter =
+    Parameter { name: "user", about: "Only of this user.", value_type: ParameterType::Name };
 const JOB_STATE: Parameter = Parameter {
     name: "state",
     about: "Only jobs in this state; `live` is all but dead, `waiting` those with pending tasks.",
-    shape: Shape::Word(&["deferred", "active", "stopping", "dead", "live", "waiting"]),
+    value_type: ParameterType::OneOf(&[
+        "deferred", "active", "stopping", "dead", "live", "waiting",
+    ]),
 };
 const TASK_STATE: Parameter = Parameter {
     name: "state",
     about: "Only tasks in this state.",
-    shape: Shape::Word(&["deferred", "pending", "assigned", "running", "stopping", "dead"]),
+    value_type: ParameterType::OneOf(&[
+        "deferred", "pending", "assigned", "running", "stopping", "dead",
+    ]),
 };
 const MACHINE_STATUS: Parameter = Parameter {
     name: "status",
     about: "Only machines that are so.",
-    shape: Shape::Word(&["up", "down", "draining"]),
+    value_type: ParameterType::OneOf(&["up", "down", "draining"]),
 };
-const SUMMARY: Parameter =
-    Parameter { name: "summary", about: "True: sums only, no nodes.", shape: Shape::Boolean };
+const SUMMARY: Parameter = Parameter {
+    name: "summary",
+    about: "True: sums only, no nodes.",
+    value_type: ParameterType::Boolean,
+};
 const FORCE: Parameter = Parameter {
     name: "force",
     about: "True: also while tasks are on it; they end at once.",
-    shape: Shape::Boolean,
+    value_type: ParameterType::Boolean,
 };
 const DRY_RUN: Parameter = Parameter {
     name: "dry_run",
     about: "True: say what would be done, and with which differences; nothing changes.",
-    shape: Shape::Boolean,
+    value_type: ParameterType::Boolean,
 };
 const FIND_NAME: Parameter = Parameter {
     name: "name",
     about: "A name, or how it begins: web, ann/web, ann/web/3, m1; or last: the caller's job that \
             was submitted last.",
-    shape: Shape::Text(200),
+    value_type: ParameterType::Text(200),
 };
 const NEAR: Parameter = Parameter {
     name: "near",
     about: "True: where nothing is called so or begins so, what has a name near it, if any has.",
-    shape: Shape::Boolean,
+    value_type: ParameterType::Boolean,
 };
 const AFTER_EVENT: Parameter = Parameter {
     name: "after",
     about: "A cursor, or a log index: only what followed. Left out: from the oldest kept.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 const WATCH_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: from now on.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 const WATCH_JOBS_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: all jobs as they are, \
             then what changes.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 
 const STREAM: Parameter = Parameter {
     name: "stream",
     about: "Which of the program's two. Left out: stdout.",
-    shape: Shape::Word(&["stdout", "stderr"]),
+    value_type: ParameterType::OneOf(&["stdout", "stderr"]),
 };
 const ATTEMPT: Parameter = Parameter {
     name: "attempt",
     about: "Which placement of the task. Left out: the newest.",
-    shape: Shape::Integer { min: 1, max: u32::MAX as u64 },
+    value_type: ParameterType::Integer { min: 1, max: u32::MAX as u64 },
 };
 const FROM: Parameter = Parameter {
     name: "from",
     about: "The `next` of the piece before, of the same attempt; `0-0` is the beginning. Left out: \
             near the end, see `lines` and `tail`.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 const LINES: Parameter = Parameter {
     name: "lines",
     about: "How many lines before the end to begin. Left out: see `tail`.",
-    shape: Shape::Integer { min: 0, max: 1_000_000 },
+    value_type: ParameterType::Integer { min: 0, max: 1_000_000 },
 };
 const TAIL: Parameter = Parameter {
     name: "tail",
     about: "How many bytes before the end to begin. Left out: 65536.",
-    shape: Shape::Integer { min: 0, max: u64::MAX },
+    value_type: ParameterType::Integer { min: 0, max: u64::MAX },
 };
 const OUTPUT_AFTER: Parameter = Parameter {
     name: "after",
     about: "The id of the last event seen, as in Last-Event-ID. Left out: near the end of the \
             newest attempt.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 const COMMAND: Parameter = Parameter {
     name: "command",
     about: "The program and its arguments: a JSON list of words.",
-    shape: Shape::Text(MAX_COMMAND),
+    value_type: ParameterType::Text(MAX_COMMAND),
 };
 const TERMINAL: Parameter = Parameter {
     name: "terminal",
     about: "Rows and columns of the terminal, as `24x80`. Left out: no terminal; output and \
             problems apart.",
-    shape: Shape::Text(11),
+    value_type: ParameterType::Text(11),
 };
 const TERM: Parameter = Parameter {
     name: "term",
     about: "The terminal's kind, for the variable TERM.",
-    shape: Shape::Text(64),
+    value_type: ParameterType::Text(64),
 };
 
 const BASE: Route = Route {
@@ -150,8 +163,8 @@ const BASE: Route = Route {
     summary: "",
     query: &[],
     versioned: false,
-    kind: Kind::Read,
-    access: Access::Known,
+    kind: RouteKind::Read,
+    access: Access::Authenticated,
     request: Content::Nothing,
     response: Content::Nothing,
     status: 200,
@@ -177,15 +190,15 @@ const fn change(
     summary: &'static str,
 ) -> Route {
     let response = Content::Json(schema::<Changed>);
-    let kind = Kind::Change;
+    let kind = RouteKind::Change;
     Route { operation, method, path, tag, summary, response, kind, ..BASE }
 }
 
-const fn takes(route: Route, request: Content) -> Route {
+const fn with_body(route: Route, request: Content) -> Route {
     Route { request, ..route }
 }
 
-const fn with(route: Route, query: &'static [Parameter]) -> Route {
+const fn with_query(route: Route, query: &'static [Parameter]) -> Route {
     Route { query, ..route }
 }
 
@@ -193,23 +206,23 @@ const fn versioned(route: Route) -> Route {
     Route { versioned: true, ..route }
 }
 
-const fn fails(route: Route, errors: &'static [C]) -> Route {
+const fn with_errors(route: Route, errors: &'static [C]) -> Route {
     Route { errors, ..route }
 }
 
-const fn needs(route: Route, capability: P) -> Route {
+const fn with_capability(route: Route, capability: P) -> Route {
     Route { capability: Some(capability), ..route }
 }
 
-const fn only(route: Route, access: Access) -> Route {
+const fn with_access(route: Route, access: Access) -> Route {
     Route { access, ..route }
 }
 
-const fn of_kind(route: Route, kind: Kind) -> Route {
+const fn with_kind(route: Route, kind: RouteKind) -> Route {
     Route { kind, ..route }
 }
 
-const fn answers(route: Route, status: u16, response: Content) -> Route {
+const fn with_response(route: Route, status: u16, response: Content) -> Route {
     Route { status, response, ..route }
 }
 
@@ -227,20 +240,20 @@ const MACHINE: &str = "/v1/machines/{machine}";
 const OUTPUT: &str = "/v1/jobs/{user}/{job}/tasks/{index}/output";
 const WATCH_OUTPUT: &str = "/v1/watch/output/{user}/{job}/{index}";
 const EXEC: &str = "/v1/jobs/{user}/{job}/tasks/{index}/exec";
-const A_USER: &str = "/v1/users/{user}";
+const USER_PATH: &str = "/v1/users/{user}";
 const QUOTA: &str = "/v1/users/{user}/quota/{band}";
 const TOKENS: &str = "/v1/users/{user}/tokens";
 const CRON: &str = "/v1/crons/{user}/{cron}";
 const RESOURCE: &str = "/v1/resources/{namespace}/{name}";
 const BLOB: &str = "/v1/blobs/{digest}";
 
-const OWNED: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
-const STOPPED: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState];
-const ADMITTED: &[C] =
+const OWNER_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::WrongState];
+const STOP_ERRORS: &[C] = &[C::NotOwner, C::NoSuchJob, C::NoSuchTask, C::WrongState];
+const ADMISSION_ERRORS: &[C] =
     &[C::NotOwner, C::NoSuchJob, C::WrongState, C::QuotaExceeded, C::BadField, C::Exists];
-const REACHED: &[C] =
+const AGENT_ERRORS: &[C] =
     &[C::NoSuchJob, C::NoSuchTask, C::NoSuchMachine, C::WrongState, C::AgentSilent, C::Overloaded];
-const ENTERED: &[C] = &[
+const EXEC_ERRORS: &[C] = &[
     C::NoSuchJob,
     C::NoSuchTask,
     C::NoSuchMachine,
@@ -249,8 +262,8 @@ const ENTERED: &[C] = &[
     C::Overloaded,
     C::UpgradeRequired,
 ];
-const HOLDER: Access = Access::Holder(P::ManageUsers);
-const OWN: Access = Access::SelfOrHolder(P::ManageUsers);
+const MANAGES_USERS: Access = Access::HasCapability(P::ManageUsers);
+const SELF_OR_MANAGES_USERS: Access = Access::SelfOrHasCapability(P::ManageUsers);
 
 /// All of them.
 pub fn routes() -> impl Iterator<Item = &'static Route> {

@@ -5,7 +5,7 @@
 //! that is asked.
 
 use cellwright_cell::resource::Dimension;
-use cellwright_cell::units::{Rounding, amount, counted, grouped};
+use cellwright_cell::units::{Rounding, amount, group_digits, pluralize};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -88,7 +88,7 @@ impl fmt::Display for Alarm {
             Alarm::MostMachinesSilent { silent, .. } => write!(
                 f,
                 "{} silent, more than half of the cell: none is declared down and nothing moves",
-                counted(u64::from(*silent), "machine")
+                pluralize(u64::from(*silent), "machine")
             ),
             Alarm::DownRateLimited { waiting: 1 } => {
                 f.write_str("1 silent machine waits to be declared down, a few a minute")
@@ -96,16 +96,16 @@ impl fmt::Display for Alarm {
             Alarm::DownRateLimited { waiting } => write!(
                 f,
                 "{} silent machines wait to be declared down, a few a minute",
-                grouped(u64::from(*waiting))
+                group_digits(u64::from(*waiting))
             ),
             Alarm::MachineSilent { machine, seconds } => {
                 write!(f, "machine {machine} has not been heard from for {seconds} s")
             }
             Alarm::ClockSkew { clock: ClockOwner::Log, seconds } => {
-                write!(f, "the time of the log is {} the masters' clocks", apart(*seconds))
+                write!(f, "the time of the log is {} the masters' clocks", skew_text(*seconds))
             }
             Alarm::ClockSkew { clock, seconds } => {
-                let by = apart(*seconds);
+                let by = skew_text(*seconds);
                 write!(f, "the clock of {clock} is {by} the cell's: set it, or keep it by NTP")
             }
             Alarm::DiskShort { replica, free_bytes } => write!(
@@ -124,7 +124,7 @@ impl fmt::Display for Alarm {
             Alarm::DiskDamage { replica, parts } => write!(
                 f,
                 "{} of master {replica}: cell master status",
-                counted(u64::from(*parts), "damaged or missing part")
+                pluralize(u64::from(*parts), "damaged or missing part")
             ),
             Alarm::NoLeader { seconds } => {
                 write!(f, "no leader for {seconds} s: nothing can change")
@@ -138,7 +138,7 @@ fn bytes(free: u64) -> String {
 }
 
 /// How a clock stands to another, of which the text speaks next.
-fn apart(ahead: i64) -> String {
+fn skew_text(ahead: i64) -> String {
     let seconds = ahead.unsigned_abs();
     let by = match seconds {
         0..100 => format!("{seconds} s"),
@@ -156,10 +156,10 @@ mod tests {
 
     fn check(alarm: Alarm, data: serde_json::Value, sentence: &str) {
         let view = AlarmView::from(alarm);
-        let mut want = data;
-        want["message"] = json!(sentence);
-        assert_eq!(serde_json::to_value(&view).unwrap(), want);
-        assert_eq!(serde_json::from_value::<AlarmView>(want).unwrap(), view);
+        let mut expected = data;
+        expected["message"] = json!(sentence);
+        assert_eq!(serde_json::to_value(&view).unwrap(), expected);
+        assert_eq!(serde_json::from_value::<AlarmView>(expected).unwrap(), view);
     }
 
     #[test]

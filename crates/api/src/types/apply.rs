@@ -1,7 +1,7 @@
 //! What making a job so came to, or would come to.
 
 use super::FieldDiff;
-use cellwright_cell::command::Became;
+use cellwright_cell::command::ApplyOutcome;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::Name;
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ pub struct Applied {
     /// Whose job it is.
     pub user: Name,
     pub name: Name,
-    pub became: Became,
+    pub became: ApplyOutcome,
     /// The version the job is at now.
     pub version: u32,
     /// The version of an update that was complete and was closed first.

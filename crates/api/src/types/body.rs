@@ -1,7 +1,7 @@
 //! What clients send beside the nouns, and what they get back for it. Unknown fields are refused.
 
 use crate::error::ApiError;
-use cellwright_cell::command::{Became, Command, Done};
+use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::cron::{self, CronSpec};
 use cellwright_cell::ephemeral::{AvailableNodes, CapacityChange};
@@ -147,7 +147,7 @@ pub struct Changed {
     pub tokens_revoked: Option<u32>,
     /// How a job that was applied came to be so; left out otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub became: Option<Became>,
+    pub became: Option<ApplyOutcome>,
     /// The version of an update that was complete and was closed first; left out when none was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_update: Option<u32>,
@@ -177,15 +177,15 @@ impl Changed {
             Done::Version(version) => changed.version = Some(*version),
             Done::Revoked(tokens) => changed.tokens_revoked = Some(*tokens),
             Done::Job { became, version, closed } => {
-                changed.changed = *became != Became::Unchanged;
+                changed.changed = *became != ApplyOutcome::Unchanged;
                 changed.version = Some(*version);
                 changed.became = Some(*became);
                 changed.closed_update = *closed;
             }
             Done::Partly(refused) => {
-                let item = |(position, refusal): &(u32, _)| RefusedItem {
+                let item = |(position, rejection): &(u32, _)| RefusedItem {
                     position: *position,
-                    error: ApiError::from(refusal),
+                    error: ApiError::from(rejection),
                 };
                 changed.refused = refused.iter().map(item).collect();
             }

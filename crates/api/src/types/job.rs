@@ -8,7 +8,7 @@ use cellwright_cell::priority::Priority;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
-use cellwright_cell::task::{Notice, TaskState};
+use cellwright_cell::task::{NoticeOutcome, TaskState};
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -153,7 +153,7 @@ pub struct EndView {
     pub text: String,
     /// Of one that was told to end and is gone: what became of the warning, where that was seen.
     #[serde(default)]
-    pub notice: Option<Notice>,
+    pub notice: Option<NoticeOutcome>,
 }
 
 /// Where a task is reached.

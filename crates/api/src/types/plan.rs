@@ -16,7 +16,7 @@ use std::str::FromStr;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Most jobs planned together.
-pub const MAX_PLANNED: usize = 1000;
+pub const MAX_PLANNED_JOBS: usize = 1000;
 
 /// Jobs to plan as if they were run one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -214,13 +214,13 @@ impl fmt::Display for PlanToken {
 /// A token that no plan printed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a plan's token; allowed: what `cell plan` prints, as 12-0123456789abcdef-…")]
-pub struct BadPlanToken(String);
+pub struct InvalidPlanToken(String);
 
 impl FromStr for PlanToken {
-    type Err = BadPlanToken;
+    type Err = InvalidPlanToken;
 
-    fn from_str(text: &str) -> Result<PlanToken, BadPlanToken> {
-        let bad = || BadPlanToken(text.chars().take(100).collect());
+    fn from_str(text: &str) -> Result<PlanToken, InvalidPlanToken> {
+        let bad = || InvalidPlanToken(text.chars().take(100).collect());
         let parts: Vec<&str> = text.split('-').collect();
         let [index, base, specs] = parts[..] else { return Err(bad()) };
         let hex = |part: &str| {

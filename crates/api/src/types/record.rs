@@ -1,6 +1,6 @@
 //! Events and the audit log as readers see them.
 
-use cellwright_cell::event::What;
+use cellwright_cell::event::EventKind;
 use cellwright_cell::reason::Reason;
 use cellwright_cell::time::Time;
 use schemars::JsonSchema;
@@ -23,7 +23,7 @@ pub struct EventView {
     pub by: String,
     /// Stable code of the reason.
     pub reason_code: String,
-    pub what: What,
+    pub what: EventKind,
     pub reason: Reason,
 }
 

@@ -11,11 +11,11 @@
 
 use super::Context;
 use crate::admit;
-use crate::command::{Became, Done, Verdict};
+use crate::command::{ApplyOutcome, Done, Verdict};
 use crate::id::JobId;
 use crate::job::{Job, JobState};
 use crate::name::{JobKey, Name};
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::spec::JobSpec;
 use crate::task::{StopCause, TaskState};
 
@@ -28,8 +28,8 @@ impl Context<'_> {
     ) -> Verdict {
         let verdict = self.try_apply(owner, spec, expect);
         // Whoever waits for a job to be over asks again, and that is no story worth keeping.
-        if !matches!(verdict, Err(Refusal::JobStopping(_))) {
-            self.note_rejection(owner, &spec.name, &verdict);
+        if !matches!(verdict, Err(Rejection::JobStopping(_))) {
+            self.emit_rejection(owner, &spec.name, &verdict);
         }
         verdict
     }
@@ -41,23 +41,23 @@ impl Context<'_> {
         let named = self.state.job_named(&key);
         let row = named.and_then(|id| Some((id, self.state.jobs.get(id)?)));
         let Some((id, job)) = row.filter(|(_, job)| !job.is_dead()) else {
-            Self::expected(|| format!("job {key}"), 0, expect)?;
-            return Ok(told(self.try_submit(owner, spec)?, Became::Created, None));
+            Self::check_expected(|| format!("job {key}"), 0, expect)?;
+            return Ok(job_outcome(self.try_submit(owner, spec)?, ApplyOutcome::Created, None));
         };
         if self.is_ending(id, job) {
-            return Err(Refusal::JobStopping(key));
+            return Err(Rejection::JobStopping(key));
         }
         let version = job.version;
         if self.is_same_spec(job.user, job.spec(), spec) {
-            return Ok(Done::Job { became: Became::Unchanged, version, closed: None });
+            return Ok(Done::Job { became: ApplyOutcome::Unchanged, version, closed: None });
         }
-        self.expected_version(&key, job, expect)?;
+        self.check_expected_version(&key, job, expect)?;
         let load = self.state.job_loads.get(id);
         let (done, closed) = match load.is_some_and(|load| job.update_is_complete(load)) {
             true => (self.close_and_update(&key, spec)?, Some(version)),
             false => (self.try_update(owner, spec, None)?, None),
         };
-        Ok(told(done, Became::Updated, closed))
+        Ok(job_outcome(done, ApplyOutcome::Updated, closed))
     }
 
     /// Whether the job only waits for its tasks to be gone: it was stopped, or each of its tasks
@@ -103,7 +103,7 @@ impl Context<'_> {
 }
 
 /// What a submission or an update that made a version is called here.
-fn told(done: Done, became: Became, closed: Option<u32>) -> Done {
+fn job_outcome(done: Done, became: ApplyOutcome, closed: Option<u32>) -> Done {
     match done {
         Done::Version(version) => Done::Job { became, version, closed },
         other => other,
@@ -113,13 +113,13 @@ fn told(done: Done, became: Became, closed: Option<u32>) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, all, job, key, name};
-    use crate::command::{Actor, Became, Command, Done, Entry, Observed, Request, RequestId};
+    use crate::command::{Actor, ApplyOutcome, Command, Done, Entry, Observed, Request, RequestId};
     use crate::isolation::Secret;
     use crate::job::{JobOutcome, JobState};
     use crate::name::Token;
     use crate::priority::Band;
     use crate::quota::Capability;
-    use crate::reason::Refusal;
+    use crate::reason::Rejection;
     use crate::spec::JobSpec;
     use crate::time::Time;
     use std::collections::BTreeSet;
@@ -128,7 +128,7 @@ mod tests {
         Command::ApplyJob { owner: name("ubar"), spec: spec.clone(), expect }
     }
 
-    fn done(became: Became, version: u32) -> Done {
+    fn done(became: ApplyOutcome, version: u32) -> Done {
         Done::Job { became, version, closed: None }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     fn running() -> (Cell, JobSpec) {
         let spec = job("jfoo", 1, 100);
         let mut cell = Cell::with_machines(1);
-        assert_eq!(cell.ok(apply(&spec, None)), done(Became::Created, 1));
+        assert_eq!(cell.ok(apply(&spec, None)), done(ApplyOutcome::Created, 1));
         cell.run("jfoo", 0, "m1");
         (cell, spec)
     }
@@ -161,15 +161,15 @@ mod tests {
     #[test]
     fn a_job_is_created_left_alone_updated_and_its_complete_update_closed() {
         let (mut cell, spec) = running();
-        assert_eq!(cell.ok(apply(&spec, None)), done(Became::Unchanged, 1));
-        assert_eq!(cell.said, [""; 0]);
+        assert_eq!(cell.ok(apply(&spec, None)), done(ApplyOutcome::Unchanged, 1));
+        assert_eq!(cell.event_lines, [""; 0]);
         let second = with_priority(&spec, 101);
-        assert_eq!(cell.ok(apply(&second, None)), done(Became::Updated, 2));
+        assert_eq!(cell.ok(apply(&second, None)), done(ApplyOutcome::Updated, 2));
         let third = with_priority(&spec, 102);
-        let closed = Done::Job { became: Became::Updated, version: 3, closed: Some(2) };
+        let closed = Done::Job { became: ApplyOutcome::Updated, version: 3, closed: Some(2) };
         assert_eq!(cell.ok(apply(&third, None)), closed);
         assert_eq!(
-            cell.said,
+            cell.event_lines,
             [
                 "ubar/jfoo update closed at version 2: requested",
                 "ubar/jfoo update to version 3 opened: requested",
@@ -177,7 +177,7 @@ mod tests {
             ]
         );
         // Asked for again, the update stays open: its way back is not taken for nothing.
-        assert_eq!(cell.ok(apply(&third, None)), done(Became::Unchanged, 3));
+        assert_eq!(cell.ok(apply(&third, None)), done(ApplyOutcome::Unchanged, 3));
         let undo = Command::UndoUpdate { job: key("ubar/jfoo"), expect: Some(3) };
         assert_eq!(cell.ok(undo), Done::Version(2));
     }
@@ -187,16 +187,16 @@ mod tests {
         let (mut cell, spec) = running();
         let mut new = spec.clone();
         new.task.command = vec!["new".into()];
-        assert_eq!(cell.ok(apply(&new, None)), done(Became::Updated, 2));
+        assert_eq!(cell.ok(apply(&new, None)), done(ApplyOutcome::Updated, 2));
         let open = "not possible while an update of job ubar/jfoo is open; \
                     close it or undo it first";
-        assert_eq!(cell.refused(apply(&spec, None)), open);
+        assert_eq!(cell.rejection_text(apply(&spec, None)), open);
 
         let (mut cell, spec) = running();
         cell.ok(apply(&with_priority(&spec, 101), None));
         let mut large = with_priority(&spec, 101);
         large.task.limits = all(1000);
-        let short = cell.refused(apply(&large, None));
+        let short = cell.rejection_text(apply(&large, None));
         assert!(short.starts_with("quota of ubar in band batch does not suffice"), "{short}");
         // The update is still there, and can be undone.
         assert_eq!(version(&cell), 2);
@@ -213,14 +213,14 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         let mut small = spec.clone();
         small.task.limits = all(40);
-        assert_eq!(cell.ok(apply(&small, None)), done(Became::Updated, 2));
+        assert_eq!(cell.ok(apply(&small, None)), done(ApplyOutcome::Updated, 2));
         cell.ok(Command::StepUpdate { job: key("ubar/jfoo"), index: 0 });
         cell.report("jfoo", 0, Observed::Stopped);
         cell.report("jfoo", 0, Observed::Started);
         // The old end is charged until then, and not any more beside the new one.
         assert_eq!(cell.charged(Band::Batch), all(90));
         small.task.limits = all(30);
-        let closed = Done::Job { became: Became::Updated, version: 3, closed: Some(2) };
+        let closed = Done::Job { became: ApplyOutcome::Updated, version: 3, closed: Some(2) };
         assert_eq!(cell.ok(apply(&small, None)), closed);
         assert_eq!(cell.charged(Band::Batch), all(40));
     }
@@ -230,19 +230,19 @@ mod tests {
         let (mut cell, spec) = running();
         let new = with_priority(&spec, 101);
         let check = |cell: &mut Cell, expect: u32, found: u32| {
-            let refusal = cell.sent(apply(&new, Some(expect))).unwrap_err();
+            let refusal = cell.send(apply(&new, Some(expect))).unwrap_err();
             let object = "job ubar/jfoo".to_owned();
-            assert_eq!(refusal, Refusal::StaleVersion { object, expected: expect, found });
+            assert_eq!(refusal, Rejection::StaleVersion { object, expected: expect, found });
         };
         check(&mut cell, 0, 1);
         check(&mut cell, 7, 1);
         // Whoever asks for what is so already is not refused.
-        assert_eq!(cell.ok(apply(&spec, Some(7))), done(Became::Unchanged, 1));
-        assert_eq!(cell.ok(apply(&new, Some(1))), done(Became::Updated, 2));
+        assert_eq!(cell.ok(apply(&spec, Some(7))), done(ApplyOutcome::Unchanged, 1));
+        assert_eq!(cell.ok(apply(&new, Some(1))), done(ApplyOutcome::Updated, 2));
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         cell.report("jfoo", 0, Observed::Stopped);
         check(&mut cell, 2, 0);
-        assert_eq!(cell.ok(apply(&new, Some(0))), done(Became::Created, 1));
+        assert_eq!(cell.ok(apply(&new, Some(0))), done(ApplyOutcome::Created, 1));
     }
 
     #[test]
@@ -255,13 +255,13 @@ mod tests {
             let (mut cell, spec) = running();
             cell.ok(stop);
             for asked in [&spec, &with_priority(&spec, 101)] {
-                let verdict = cell.sent(apply(asked, None));
-                assert_eq!(verdict, Err(Refusal::JobStopping(key("ubar/jfoo"))));
-                assert_eq!(cell.said, [""; 0], "it is asked for again");
+                let verdict = cell.send(apply(asked, None));
+                assert_eq!(verdict, Err(Rejection::JobStopping(key("ubar/jfoo"))));
+                assert_eq!(cell.event_lines, [""; 0], "it is asked for again");
             }
             cell.report("jfoo", 0, Observed::Stopped);
             assert_eq!(job_state(&cell), JobState::Dead(JobOutcome::Killed));
-            assert_eq!(cell.ok(apply(&spec, None)), done(Became::Created, 1));
+            assert_eq!(cell.ok(apply(&spec, None)), done(ApplyOutcome::Created, 1));
         }
         // One of two: the job goes on without it.
         let spec = job("jfoo", 2, 100);
@@ -270,25 +270,25 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         cell.run("jfoo", 1, "m1");
         cell.ok(Command::StopTask { job: key("ubar/jfoo"), index: 0, expect: None });
-        assert_eq!(cell.ok(apply(&spec, None)), done(Became::Unchanged, 1));
+        assert_eq!(cell.ok(apply(&spec, None)), done(ApplyOutcome::Unchanged, 1));
     }
 
     #[test]
     fn rights_admission_and_quota_are_those_of_submissions_and_updates() {
         let (mut cell, spec) = running();
         cell.ok(Command::AddUser { name: name("ufoo") });
-        let not_owner = Refusal::NotOwner { user: name("ufoo"), job: key("ubar/jfoo") };
-        assert_eq!(cell.by("ufoo", apply(&spec, None)), Err(not_owner));
-        assert!(cell.by("nobody", apply(&spec, None)).is_err());
-        let none = cell.refused(apply(&job("jfoo", 0, 100), None));
+        let not_owner = Rejection::NotOwner { user: name("ufoo"), job: key("ubar/jfoo") };
+        assert_eq!(cell.send_as("ufoo", apply(&spec, None)), Err(not_owner));
+        assert!(cell.send_as("nobody", apply(&spec, None)).is_err());
+        let none = cell.rejection_text(apply(&job("jfoo", 0, 100), None));
         assert!(none.starts_with("field count: value 0"), "{none}");
         let mut large = job("jbar", 1, 100);
         large.task.limits = all(1000);
-        assert!(cell.refused(apply(&large, None)).starts_with("quota of ubar"));
-        assert_eq!(cell.said.len(), 1, "it is on record: {:?}", cell.said);
+        assert!(cell.rejection_text(apply(&large, None)).starts_with("quota of ubar"));
+        assert_eq!(cell.event_lines.len(), 1, "it is on record: {:?}", cell.event_lines);
         let mut fixed = spec.clone();
         fixed.gang = true;
-        assert!(cell.refused(apply(&fixed, None)).starts_with("field gang"));
+        assert!(cell.rejection_text(apply(&fixed, None)).starts_with("field gang"));
     }
 
     /// To an administrator a secret that is written again is another one, as in an update.
@@ -304,10 +304,13 @@ mod tests {
         with(&mut spec, "right");
         spec.name = name("jbar");
         cell.ok(apply(&spec, None));
-        assert_eq!(cell.by("ubar", apply(&spec, Some(9))), Ok(done(Became::Unchanged, 1)));
-        let right = cell.by("ufoo", apply(&spec, Some(9)));
+        assert_eq!(
+            cell.send_as("ubar", apply(&spec, Some(9))),
+            Ok(done(ApplyOutcome::Unchanged, 1))
+        );
+        let right = cell.send_as("ufoo", apply(&spec, Some(9)));
         with(&mut spec, "wrong");
-        assert_eq!(right, cell.by("ufoo", apply(&spec, Some(9))));
+        assert_eq!(right, cell.send_as("ufoo", apply(&spec, Some(9))));
         assert!(right.is_err(), "{right:?}");
     }
 
@@ -321,7 +324,7 @@ mod tests {
             let entry = Entry { now: Time(cell.now), requests: vec![request.clone()] };
             cell.state.apply(&entry, &mut Vec::new())
         };
-        let created = vec![Ok(done(Became::Created, 1))];
+        let created = vec![Ok(done(ApplyOutcome::Created, 1))];
         assert_eq!(send(&mut cell), created);
         cell.ok(apply(&with_priority(&spec, 101), None));
         assert_eq!(send(&mut cell), created);

@@ -19,7 +19,7 @@ use crate::ephemeral::{CapacityChange, NodeChoice, SYSTEM_NAMESPACE};
 use crate::id::{MachineId, UserId};
 use crate::name::{JobKey, Name, Token};
 use crate::quota::{Capability, User};
-use crate::reason::Refusal;
+use crate::reason::Rejection;
 use crate::spec::JobSpec;
 use crate::state::State;
 use std::fmt;
@@ -177,8 +177,8 @@ impl fmt::Display for Allowed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Rights { user, agent, scheduler, controller, replica, task } = self.rights;
         let mut words = Vec::new();
-        words.extend(user.words());
-        words.extend(agent.words(self.state));
+        words.extend(user.describe());
+        words.extend(agent.describe(self.state));
         words.extend(scheduler.then(|| "schedulers".to_owned()));
         words.extend(controller.map(|name| Actor::Controller(name).to_string()));
         words.extend(replica.then(|| "masters".to_owned()));
@@ -190,7 +190,7 @@ impl fmt::Display for Allowed<'_> {
 impl UserRight<'_> {
     /// Nothing where no user may.
     #[must_use]
-    pub fn words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         Some(match self {
             UserRight::Never => return None,
             UserRight::Known => "users".to_owned(),
@@ -210,7 +210,7 @@ impl UserRight<'_> {
 
 impl AgentRight<'_> {
     /// Nothing where no agent may.
-    fn words(&self, state: &State) -> Option<String> {
+    fn describe(&self, state: &State) -> Option<String> {
         match self {
             AgentRight::Never => None,
             AgentRight::Machine(machine) => {
@@ -247,7 +247,7 @@ impl AgentRight<'_> {
 
 impl Context<'_> {
     /// Whether whoever acts may send the command at all.
-    pub(super) fn authorize(&self, command: &Command) -> Result<(), Refusal> {
+    pub(super) fn authorize(&self, command: &Command) -> Result<(), Rejection> {
         let rights = Rights::of(command);
         let may = match self.by {
             Actor::User(name) if !matches!(rights.user, UserRight::Never) => {
@@ -269,10 +269,10 @@ impl Context<'_> {
         }
         let allowed = Allowed { rights: &rights, state: self.state }.to_string();
         let (actor, command) = (self.by.clone(), command.name().to_owned());
-        Err(Refusal::WrongActor { actor, command, allowed })
+        Err(Rejection::WrongActor { actor, command, allowed })
     }
 
-    fn authorize_user(&self, name: &Name, right: &UserRight<'_>) -> Result<(), Refusal> {
+    fn authorize_user(&self, name: &Name, right: &UserRight<'_>) -> Result<(), Rejection> {
         self.user_by_name(name)?;
         match *right {
             UserRight::Never | UserRight::Known => Ok(()),
@@ -280,7 +280,7 @@ impl Context<'_> {
             UserRight::Job { user, .. } if user == name => Ok(()),
             UserRight::Job { user, job } => {
                 let job = JobKey { user: user.clone(), job: job.clone() };
-                self.administrates(&job)
+                self.require_job_access(&job)
             }
             UserRight::Namespace(namespace) => self.namespace_owner(namespace).map(drop),
             UserRight::Package(digest) => {
@@ -304,7 +304,7 @@ impl Context<'_> {
     }
 
     /// What needs which right.
-    fn may_manage_token(&self, kind: &TokenKind) -> Result<(), Refusal> {
+    fn may_manage_token(&self, kind: &TokenKind) -> Result<(), Rejection> {
         match kind {
             TokenKind::UserToken { user } if self.by.user() == Some(user) => Ok(()),
             TokenKind::JoinAgent { .. } | TokenKind::Dismissed { part: PartKind::Agent, .. }
@@ -318,9 +318,9 @@ impl Context<'_> {
 
     /// Whose the namespace is, or becomes: the acting user's, who has it or finds it free, or that
     /// of the user an operator acts for; `None` for what is nobody's.
-    pub(crate) fn namespace_owner(&self, namespace: &Token) -> Result<Option<UserId>, Refusal> {
+    pub(crate) fn namespace_owner(&self, namespace: &Token) -> Result<Option<UserId>, Rejection> {
         if namespace.as_str().contains('/') {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "namespace".into(),
                 value: namespace.to_string(),
                 allowed: "a token without /".into(),
@@ -331,7 +331,7 @@ impl Context<'_> {
         let Actor::User(name) = self.by else { return Ok(known.flatten()) };
         let user = self.user_by_name(name)?;
         let (own, foreign) = (Ok(Some(user)), || {
-            Err(Refusal::ForeignNamespace { user: name.clone(), namespace: namespace.clone() })
+            Err(Rejection::ForeignNamespace { user: name.clone(), namespace: namespace.clone() })
         });
         match known {
             _ if namespace.as_str() == SYSTEM_NAMESPACE => foreign(),
@@ -342,30 +342,30 @@ impl Context<'_> {
     }
 
     /// The user who acts, `None` for whoever is not one: the table has let it through.
-    fn acting(&self) -> Result<Option<&User>, Refusal> {
+    fn acting_user(&self) -> Result<Option<&User>, Rejection> {
         let Some(name) = self.by.user() else { return Ok(None) };
         let id = self.user_by_name(name)?;
         Ok(self.state.users.get(id))
     }
 
     /// For what a command asks for beside itself.
-    pub(crate) fn require(&self, capability: Capability) -> Result<(), Refusal> {
-        match self.acting()? {
+    pub(crate) fn require(&self, capability: Capability) -> Result<(), Rejection> {
+        match self.acting_user()? {
             Some(user) if !user.capabilities.contains(&capability) => {
-                Err(Refusal::NotAllowed { user: user.name.clone(), capability })
+                Err(Rejection::NotAllowed { user: user.name.clone(), capability })
             }
             _ => Ok(()),
         }
     }
 
     /// For a job that another one is put into: its owner's, or an administrator's to open.
-    pub(crate) fn administrates(&self, job: &JobKey) -> Result<(), Refusal> {
-        match self.acting()? {
+    pub(crate) fn require_job_access(&self, job: &JobKey) -> Result<(), Rejection> {
+        match self.acting_user()? {
             Some(user)
                 if user.name != job.user
                     && !user.capabilities.contains(&Capability::AdministrateJobs) =>
             {
-                Err(Refusal::NotOwner { user: user.name.clone(), job: job.clone() })
+                Err(Rejection::NotOwner { user: user.name.clone(), job: job.clone() })
             }
             _ => Ok(()),
         }
@@ -383,14 +383,14 @@ impl Context<'_> {
         old == new && (compares || new.task.secrets.is_empty())
     }
 
-    pub(crate) fn user_by_name(&self, name: &Name) -> Result<UserId, Refusal> {
-        self.state.user_named(name).ok_or_else(|| Refusal::NoSuchUser(name.clone()))
+    pub(crate) fn user_by_name(&self, name: &Name) -> Result<UserId, Rejection> {
+        self.state.user_named(name).ok_or_else(|| Rejection::NoSuchUser(name.clone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Actor, CapacityChange, MachineId, NodeChoice, Refusal, SYSTEM_NAMESPACE};
+    use super::{Actor, CapacityChange, MachineId, NodeChoice, Rejection, SYSTEM_NAMESPACE};
     use crate::apply::fixture::{Cell, job, key, machine, name};
     use crate::bounds::Bounds;
     use crate::command::{Command, Done, Verdict};
@@ -412,7 +412,7 @@ mod tests {
             let capabilities = holds.iter().copied().collect::<BTreeSet<_>>();
             cell.ok(Command::SetCapabilities { user: name(user), capabilities, expect: None });
         }
-        let got: Verdict = cell.by(user, command);
+        let got: Verdict = cell.send_as(user, command);
         assert_eq!(render::verdict(&cell.state, &got), want);
     }
 
@@ -460,7 +460,7 @@ mod tests {
         cell.apply(agent("m2"), set("slot", "m2", 2000)).unwrap();
         assert!(until(&cell) > first);
         let more = cell.apply(agent("m2"), set("more", "m2", 1));
-        assert!(matches!(more, Err(Refusal::OverBound { .. })), "{more:?}");
+        assert!(matches!(more, Err(Rejection::OverBound { .. })), "{more:?}");
     }
 
     /// A controller that acts in a user's name has that user's rights, and stands in the events.
@@ -482,11 +482,16 @@ mod tests {
             paused: false,
             keep_runs: 3,
         };
-        cell.by("ubar", cron::Command::Set { owner: name("ubar"), spec, expect: None }).unwrap();
+        cell.send_as("ubar", cron::Command::Set { owner: name("ubar"), spec, expect: None })
+            .unwrap();
         assert_eq!(cell.senders, BTreeSet::from(["user:ubar".to_owned()]));
         cell.now = 300_000;
         cell.ok(cron::Command::Fire { cron: key("ubar/tick"), slot: Time(300_000) });
-        assert!(cell.said.iter().any(|line| line.contains("submitted")), "{:?}", cell.said);
+        assert!(
+            cell.event_lines.iter().any(|line| line.contains("submitted")),
+            "{:?}",
+            cell.event_lines
+        );
         assert_eq!(cell.senders, BTreeSet::from(["controller:cron".to_owned()]));
     }
 
@@ -525,10 +530,10 @@ mod tests {
             &|value| set(value, never),
         ];
         for ask in ask {
-            assert_eq!(cell.by("ubar", ask("right")), Ok(Done::Unchanged));
-            let right = cell.by("ufoo", ask("right"));
+            assert_eq!(cell.send_as("ubar", ask("right")), Ok(Done::Unchanged));
+            let right = cell.send_as("ufoo", ask("right"));
             assert!(right.is_err(), "{right:?}");
-            assert_eq!(right, cell.by("ufoo", ask("wrong")));
+            assert_eq!(right, cell.send_as("ufoo", ask("wrong")));
         }
     }
 }

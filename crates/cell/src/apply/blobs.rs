@@ -2,50 +2,50 @@
 //! periodic one that names the digest keeps it.
 
 use super::Context;
-use crate::blob::{self, Blob, BlobLimits, Stored};
-use crate::bounds::Holding;
+use crate::blob::{self, Blob, BlobLimits, StoredPackages};
+use crate::bounds::BoundKind;
 use crate::command::{Done, Verdict};
-use crate::event::{BlobChange, What};
+use crate::event::{BlobChange, EventKind};
 use crate::name::Token;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::JobSpec;
 
 impl Context<'_> {
     pub(super) fn add_blob(&mut self, digest: &Token, bytes: u64, limits: BlobLimits) -> Verdict {
-        blob::check(digest, bytes)?;
+        blob::check_digest_and_size(digest, bytes)?;
         if let Some(old) = self.state.blob_named(digest).and_then(|id| self.state.blobs.get(id)) {
             return match old.bytes == bytes {
                 true => Ok(Done::Unchanged),
-                false => Err(Refusal::Exists(format!("package {digest} of {} bytes", old.bytes))),
+                false => Err(Rejection::Exists(format!("package {digest} of {} bytes", old.bytes))),
             };
         }
         let own = self.state.blobs.iter().filter(|(_, blob)| blob.by == *self.by).count();
-        self.one_more(Holding::Packages, own, self.state.bounds.packages)?;
+        self.check_one_more(BoundKind::Packages, own, self.state.bounds.packages)?;
         if !self.state.blobs.has_room_for(1) {
-            return Err(Refusal::Full("packages".into()));
+            return Err(Rejection::Full("packages".into()));
         }
-        let stored = Stored::of(self.state.blobs.iter().map(|(_, row)| row), self.by);
-        stored.admit(self.by, bytes, limits)?;
+        let stored = StoredPackages::of(self.state.blobs.iter().map(|(_, row)| row), self.by);
+        stored.check_quota(self.by, bytes, limits)?;
         let (digest, created, by) = (digest.clone(), self.now, self.by.clone());
         let blob = self.state.insert_blob(Blob { digest, bytes, created, by });
-        self.emit(What::Blob { blob, change: BlobChange::Added }, Reason::Requested);
+        self.emit(EventKind::Blob { blob, change: BlobChange::Added }, Reason::Requested);
         Ok(Done::Applied)
     }
 
     /// By whoever brought it, or who may administrate jobs.
     pub(super) fn remove_blob(&mut self, digest: &Token) -> Verdict {
         let id = self.state.blob_named(digest);
-        let blob = id.ok_or_else(|| Refusal::NoSuchBlob(digest.clone()))?;
-        if let Some(holder) = self.holder_of(digest) {
-            return Err(Refusal::WrongState { what: format!("{holder} needs package {digest}") });
+        let blob = id.ok_or_else(|| Rejection::NoSuchBlob(digest.clone()))?;
+        if let Some(holder) = self.needed_by(digest) {
+            return Err(Rejection::WrongState { what: format!("{holder} needs package {digest}") });
         }
         self.state.remove_blob(blob);
-        self.emit(What::Blob { blob, change: BlobChange::Removed }, Reason::Requested);
+        self.emit(EventKind::Blob { blob, change: BlobChange::Removed }, Reason::Requested);
         Ok(Done::Applied)
     }
 
     /// Somebody whose tasks would not start without it.
-    fn holder_of(&self, digest: &Token) -> Option<String> {
+    fn needed_by(&self, digest: &Token) -> Option<String> {
         let names = |spec: &JobSpec| spec.task.packages.iter().any(|p| p.digest == *digest);
         let live = self.state.jobs.iter().filter(|(_, job)| !job.is_dead());
         let job = live.map(|(id, job)| (id, job.specs.values().any(|spec| names(spec))));
@@ -61,7 +61,7 @@ impl Context<'_> {
 #[cfg(test)]
 mod tests {
     use crate::apply::fixture::{Cell, job, key, name};
-    use crate::blob::{BlobLimits, LEAST};
+    use crate::blob::{BlobLimits, MIN_CHARGED_BYTES};
     use crate::command::{Command, Done};
     use crate::cron::schedule::Schedule;
     use crate::cron::{CronSpec, MissedRuns, Overlap};
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn add(letter: &str, bytes: u64) -> Command {
-        Command::AddBlob { digest: digest(letter), bytes, limits: BlobLimits::NONE }
+        Command::AddBlob { digest: digest(letter), bytes, limits: BlobLimits::UNLIMITED }
     }
 
     fn remove(letter: &str) -> Command {
@@ -93,7 +93,7 @@ mod tests {
         let mut cell = Cell::with_machines(0);
         cell.ok(Command::AddUser { name: name("ufoo") });
         let check = |cell: &mut Cell, by: &str, command, want: &str| {
-            let got = cell.by(by, command);
+            let got = cell.send_as(by, command);
             assert_eq!(render::verdict(&cell.state, &got), want);
         };
         let a = "a".repeat(64);
@@ -106,31 +106,31 @@ mod tests {
         check(&mut cell, "ufoo", remove("b"), lacks);
         check(&mut cell, "nobody", add("b", 9), "refused: there is no user nobody");
         check(&mut cell, "ubar", remove("a"), "done");
-        assert_eq!(cell.refused(remove("a")), format!("there is no package {a}"));
-        let (digest, limits) = (Token::new("abc").unwrap(), BlobLimits::NONE);
+        assert_eq!(cell.rejection_text(remove("a")), format!("there is no package {a}"));
+        let (digest, limits) = (Token::new("abc").unwrap(), BlobLimits::UNLIMITED);
         let short = Command::AddBlob { digest, bytes: 1, limits };
-        assert!(cell.refused(short).starts_with("field digest: value abc is not valid"));
-        assert!(cell.refused(add("A", 1)).starts_with("field digest"));
-        assert!(cell.refused(add("a", 1 << 51)).starts_with("field bytes"));
+        assert!(cell.rejection_text(short).starts_with("field digest: value abc is not valid"));
+        assert!(cell.rejection_text(add("A", 1)).starts_with("field digest"));
+        assert!(cell.rejection_text(add("a", 1 << 51)).starts_with("field bytes"));
     }
 
     #[test]
     fn packages_stay_within_the_quota_of_their_user_and_of_the_cell() {
         let mut cell = Cell::with_machines(0);
         cell.ok(Command::AddUser { name: name("ufoo") });
-        let limits = BlobLimits { per_user: 3 * LEAST, in_all: 5 * LEAST };
+        let limits = BlobLimits { per_user: 3 * MIN_CHARGED_BYTES, in_all: 5 * MIN_CHARGED_BYTES };
         let mut check = |by: &str, letter: &str, bytes, want: &str| {
-            let got = cell.by(by, Command::AddBlob { digest: digest(letter), bytes, limits });
+            let got = cell.send_as(by, Command::AddBlob { digest: digest(letter), bytes, limits });
             assert_eq!(render::verdict(&cell.state, &got), want);
         };
-        check("ubar", "a", 2 * LEAST, "done");
+        check("ubar", "a", 2 * MIN_CHARGED_BYTES, "done");
         // However small it is, a package costs a row and a file.
         check("ubar", "b", 1, "done");
         let own = "refused: packages of ubar take 196608 bytes; 65536 more would exceed the quota \
                    of 196608";
         check("ubar", "c", 0, own);
-        check("ubar", "a", 2 * LEAST, "nothing to do");
-        check("ufoo", "c", 2 * LEAST, "done");
+        check("ubar", "a", 2 * MIN_CHARGED_BYTES, "nothing to do");
+        check("ufoo", "c", 2 * MIN_CHARGED_BYTES, "done");
         let all = "refused: packages of the cell take 327680 bytes; 65536 more would exceed the \
                    quota of 327680";
         check("ufoo", "d", 9, all);
@@ -155,8 +155,8 @@ mod tests {
         let needs = |who: &str, letter: &str| {
             format!("not possible while {who} needs package {}", letter.repeat(64))
         };
-        assert_eq!(cell.refused(remove("a")), needs("job ubar/jfoo", "a"));
-        assert_eq!(cell.refused(remove("b")), needs("periodic job ubar/tick", "b"));
+        assert_eq!(cell.rejection_text(remove("a")), needs("job ubar/jfoo", "a"));
+        assert_eq!(cell.rejection_text(remove("b")), needs("periodic job ubar/tick", "b"));
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         assert_eq!(cell.ok(remove("a")), Done::Applied);
         cell.ok(crate::cron::Command::Remove { cron: key("ubar/tick"), expect: None });

@@ -3,29 +3,29 @@
 
 use super::Context;
 use crate::admit;
-use crate::bounds::{Bounds, Growth, Holding, encoded_bytes};
+use crate::bounds::{BoundKind, Bounds, Growth, encoded_bytes};
 use crate::command::{Actor, Done, Verdict};
-use crate::event::What;
+use crate::event::EventKind;
 use crate::id::{JobId, UserId};
 use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::JobSpec;
 use crate::time::Time;
 use std::collections::BTreeSet;
 
 /// Who makes way frees this part of the bound at once: jobs are looked through once for many.
-const AT_ONCE: u64 = 16;
+const HEADROOM_DIVISOR: u64 = 16;
 /// Of one dimension: two hundred thousand tasks of it are far from what sums can hold.
-const MOST_LEAST: u64 = 1 << 30;
+const MAX_LEAST_CHARGE: u64 = 1 << 30;
 
 impl Context<'_> {
     pub(super) fn set_bounds(&mut self, bounds: &Bounds) -> Verdict {
-        admit::bounded("least_charge", bounds.least_charge, MOST_LEAST)?;
+        admit::check_bounded("least_charge", bounds.least_charge, MAX_LEAST_CHARGE)?;
         if bounds.machine_tasks == 0 {
             let (field, value) = ("machine_tasks".into(), "0".into());
-            return Err(Refusal::BadField { field, value, allowed: "1 or more".into() });
+            return Err(Rejection::BadField { field, value, allowed: "1 or more".into() });
         }
         if self.state.bounds == *bounds {
             return Ok(Done::Unchanged);
@@ -34,7 +34,7 @@ impl Context<'_> {
         let users: Vec<UserId> = self.state.users.iter().map(|(id, _)| id).collect();
         let bands = users.iter().flat_map(|user| Band::ALL.map(|band| (*user, band)));
         self.charged.extend(bands);
-        self.emit(What::BoundsChanged, Reason::Requested);
+        self.emit(EventKind::BoundsChanged, Reason::Requested);
         Ok(Done::Applied)
     }
 
@@ -50,25 +50,25 @@ impl Context<'_> {
 
     /// The dead jobs of the user that have to be forgotten to make room, oldest first; none of
     /// those in `needed`. Decides only.
-    pub(crate) fn crowded_out(
+    pub(crate) fn jobs_to_purge(
         &self,
         user: UserId,
         growth: Growth,
         needed: impl Fn(JobId) -> bool,
-    ) -> Result<BTreeSet<JobId>, Refusal> {
+    ) -> Result<BTreeSet<JobId>, Rejection> {
         let Some(load) = self.state.user_load(user) else { return Ok(BTreeSet::new()) };
         let mut held = Growth { jobs: load.jobs, tasks: load.tasks, spec_bytes: load.spec_bytes };
-        let mut going = BTreeSet::new();
-        let Err(refusal) = self.ensure_room(user, held, growth, 0) else { return Ok(going) };
+        let mut to_purge = BTreeSet::new();
+        let Err(refusal) = self.check_bounds(user, held, growth, 0) else { return Ok(to_purge) };
         let runs = self.state.crons().iter().flat_map(|(_, cron)| cron.runs.iter().copied());
         let kept: BTreeSet<JobId> = runs.collect();
         let own = |id: JobId, job: &Job| job.user == user && !kept.contains(&id) && !needed(id);
         let ended = |id: JobId| self.state.jobs.get(id).and_then(|job| job.ended_at);
         let mut dead: Vec<(Option<Time>, JobId)> =
-            self.forgettable(own).into_keys().map(|id| (ended(id), id)).collect();
+            self.purgeable_jobs(own).into_keys().map(|id| (ended(id), id)).collect();
         dead.sort_unstable();
         for (_, id) in dead {
-            if self.ensure_room(user, held, growth, AT_ONCE).is_ok() {
+            if self.check_bounds(user, held, growth, HEADROOM_DIVISOR).is_ok() {
                 break;
             }
             let Some(job) = self.state.jobs.get(id) else { continue };
@@ -76,57 +76,64 @@ impl Context<'_> {
             held.jobs = held.jobs.saturating_sub(1);
             held.tasks = held.tasks.saturating_sub(job.tasks.len() as u64);
             held.spec_bytes = held.spec_bytes.saturating_sub(bytes);
-            going.insert(id);
+            to_purge.insert(id);
         }
         // Even without its past it is too much: nothing is forgotten in vain.
-        self.ensure_room(user, held, growth, 0).map_err(|_| refusal)?;
-        Ok(going)
+        self.check_bounds(user, held, growth, 0).map_err(|_| refusal)?;
+        Ok(to_purge)
     }
 
-    /// Forgets what [`Context::crowded_out`] chose.
-    pub(crate) fn make_way(&mut self, going: &BTreeSet<JobId>) {
-        if !going.is_empty() {
-            self.purge(|id, _| going.contains(&id));
+    /// Forgets what [`Context::jobs_to_purge`] chose.
+    pub(crate) fn purge_selected(&mut self, to_purge: &BTreeSet<JobId>) {
+        if !to_purge.is_empty() {
+            self.purge(|id, _| to_purge.contains(&id));
         }
     }
 
-    /// `spare`: a part of each bound, as its denominator, that is to stay free; 0 for none.
-    fn ensure_room(
+    /// `headroom_divisor`: a part of each bound, as its denominator, that is to stay free; 0 for none.
+    fn check_bounds(
         &self,
         user: UserId,
         held: Growth,
         growth: Growth,
-        spare: u64,
-    ) -> Result<(), Refusal> {
+        headroom_divisor: u64,
+    ) -> Result<(), Rejection> {
         let Some(row) = self.state.users.get(user) else { return Ok(()) };
         let bounds = &self.state.bounds;
-        let most = |bound: u64| bound - bound.checked_div(spare).unwrap_or(0);
+        let most = |bound: u64| bound - bound.checked_div(headroom_divisor).unwrap_or(0);
         for (what, held, asked, bound) in [
-            (Holding::Jobs, held.jobs, growth.jobs, bounds.jobs),
-            (Holding::Tasks, held.tasks, growth.tasks, bounds.tasks),
-            (Holding::SpecBytes, held.spec_bytes, growth.spec_bytes, bounds.spec_bytes),
+            (BoundKind::Jobs, held.jobs, growth.jobs, bounds.jobs),
+            (BoundKind::Tasks, held.tasks, growth.tasks, bounds.tasks),
+            (BoundKind::SpecBytes, held.spec_bytes, growth.spec_bytes, bounds.spec_bytes),
         ] {
-            Bounds::ensure(&row.name, what, (held, asked), most(bound))?;
+            Bounds::check(&row.name, what, (held, asked), most(bound))?;
         }
         Ok(())
     }
 
     /// One more row of something that whoever acts has `held` of. Agents run where tasks may break
     /// out; the cell's other parts are trusted.
-    pub(crate) fn one_more(&self, what: Holding, held: usize, most: u64) -> Result<(), Refusal> {
+    pub(crate) fn check_one_more(
+        &self,
+        what: BoundKind,
+        held: usize,
+        most: u64,
+    ) -> Result<(), Rejection> {
         match self.by {
-            Actor::User(name) | Actor::Agent(name) => Self::one_more_of(name, what, held, most),
+            Actor::User(name) | Actor::Agent(name) => {
+                Self::check_one_more_for(name, what, held, most)
+            }
             _ => Ok(()),
         }
     }
 
-    pub(crate) fn one_more_of(
+    pub(crate) fn check_one_more_for(
         name: &Name,
-        what: Holding,
+        what: BoundKind,
         held: usize,
         most: u64,
-    ) -> Result<(), Refusal> {
-        Bounds::ensure(name, what, (held as u64, 1), most)
+    ) -> Result<(), Rejection> {
+        Bounds::check(name, what, (held as u64, 1), most)
     }
 }
 
@@ -149,15 +156,15 @@ mod tests {
     fn submit(cell: &mut Cell, job: &str, count: u32) -> String {
         let mut spec = crate::apply::fixture::job(job, count, 100);
         spec.task.limits = all(1);
-        let verdict = cell.by("ubar", Command::SubmitJob { owner: name("ubar"), spec });
+        let verdict = cell.send_as("ubar", Command::SubmitJob { owner: name("ubar"), spec });
         crate::render::verdict(&cell.state, &verdict)
     }
 
     #[test]
     fn only_the_cell_itself_sets_bounds() {
         let mut cell = Cell::with_machines(1);
-        let said = cell.by("ubar", Command::SetBounds(Bounds::default()));
-        assert!(matches!(said, Err(Refusal::WrongActor { .. })), "{said:?}");
+        let verdict = cell.send_as("ubar", Command::SetBounds(Bounds::default()));
+        assert!(matches!(verdict, Err(Rejection::WrongActor { .. })), "{verdict:?}");
     }
 
     #[test]
@@ -182,7 +189,7 @@ mod tests {
         assert!(submit(&mut cell, "two", 5).contains("6 tasks on record and asks for 5 more"));
         assert_eq!(submit(&mut cell, "two", 4), "done, now at version 1");
         let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
-        assert!(cell.refused(resize(7)).contains("asks for 1 more; at most 10"));
+        assert!(cell.rejection_text(resize(7)).contains("asks for 1 more; at most 10"));
         // Rows live as long as their job, so what shrank grows back into them.
         cell.ok(resize(2));
         cell.ok(resize(6));
@@ -196,12 +203,12 @@ mod tests {
         let mut large = job("two", 1, 100);
         large.task.env.insert("A".into(), "x".repeat(500));
         let owner = name("ubar");
-        let said = cell.refused(Command::SubmitJob { owner: owner.clone(), spec: large });
-        assert!(said.contains("bytes of job specs"), "{said}");
+        let message = cell.rejection_text(Command::SubmitJob { owner: owner.clone(), spec: large });
+        assert!(message.contains("bytes of job specs"), "{message}");
         let mut larger = job("one", 1, 100);
         larger.task.env.insert("A".into(), "x".repeat(500));
-        let said = cell.refused(Command::UpdateJob { owner, spec: larger, expect: None });
-        assert!(said.contains("bytes of job specs"), "{said}");
+        let message = cell.rejection_text(Command::UpdateJob { owner, spec: larger, expect: None });
+        assert!(message.contains("bytes of job specs"), "{message}");
     }
 
     /// What takes the place of something as large takes no more room.
@@ -214,8 +221,8 @@ mod tests {
         let resize = |count| Command::ResizeJob { job: key("ubar/one"), count, expect: None };
         cell.ok(resize(2));
         cell.ok(resize(5));
-        let said = submit(&mut cell, "two", 1);
-        assert!(said.contains("bytes of job specs"), "{said}");
+        let message = submit(&mut cell, "two", 1);
+        assert!(message.contains("bytes of job specs"), "{message}");
     }
 
     #[test]
@@ -247,7 +254,7 @@ mod tests {
         let mut spec = job("nothing", 1, 100);
         spec.task.limits = Resources::ZERO;
         spec.count = 100_000;
-        let said = cell.refused(Command::SubmitJob { owner: name("ubar"), spec });
-        assert!(said.contains("quota of ubar"), "{said}");
+        let message = cell.rejection_text(Command::SubmitJob { owner: name("ubar"), spec });
+        assert!(message.contains("quota of ubar"), "{message}");
     }
 }

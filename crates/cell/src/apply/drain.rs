@@ -20,7 +20,7 @@ impl Context<'_> {
         if row.draining == draining {
             return Ok(Done::Unchanged);
         }
-        Self::expected(|| format!("machine {name}"), row.generation, expect)?;
+        Self::check_expected(|| format!("machine {name}"), row.generation, expect)?;
         self.state.edit_machine(machine, |m| {
             m.draining = draining;
             m.generation = m.generation.saturating_add(1);

@@ -1,37 +1,37 @@
 //! Evictions (B39, B41): a controller moves one task or alloc away. What the system chooses to do
 //! keeps to disruption budgets, and to the limits of how often a job is disrupted; what it must do,
 //! because a machine holds more than it has, does not, and may for that reason take only those whom
-//! [`obligation::victims`] names. The same of a machine that is short and asked for relief: only
-//! whom [`relief::next`] names.
+//! [`overcommit_eviction::victims`] names. The same of a machine that is short and asked for relief: only
+//! whom [`pressure_eviction::next_victim`] names.
 
 use super::Context;
 use crate::command::{Done, EvictCause, Verdict};
 use crate::disruption::{self, DisruptionLimit};
 use crate::event::MachineChange;
 use crate::id::{JobId, MachineId, TaskId};
-use crate::obligation;
-use crate::reason::{Reason, Refusal};
-use crate::relief;
+use crate::overcommit_eviction;
+use crate::pressure_eviction;
+use crate::reason::{Reason, Rejection};
 use crate::resource::Dimension;
 use crate::task::{StopCause, Task, TaskState};
 use std::collections::BTreeMap;
 
 impl Context<'_> {
     pub(super) fn evict(&mut self, task: TaskId, attempt: u32, cause: EvictCause) -> Verdict {
-        let row = self.task_at(task, attempt)?;
+        let row = self.task_at_attempt(task, attempt)?;
         let Some(machine) = row.machine() else {
             return Err(wrong_state(task, &row, "eviction: it is on no machine"));
         };
-        if matches!(row.state, TaskState::Stopping(why) if !why.keeps_place()) {
+        if matches!(row.state, TaskState::Stopping(why) if !why.restarts_in_place()) {
             return Ok(Done::Unchanged);
         }
         let (stop, reason) = match cause {
             EvictCause::Drain => {
-                self.must_drain(machine)?;
+                self.check_draining(machine)?;
                 (StopCause::Drained, Reason::Drained)
             }
             EvictCause::OverCommit => {
-                self.must_shed(machine, task)?;
+                self.check_overcommit_victim(machine, task)?;
                 (StopCause::OverCommitted, Reason::OverCommitted)
             }
             EvictCause::Rebalance if row.state != TaskState::Running => {
@@ -39,31 +39,31 @@ impl Context<'_> {
             }
             EvictCause::Rebalance => (StopCause::Rebalanced, Reason::Rebalanced),
             EvictCause::Relief(dimension) => {
-                self.relieve(machine, task, dimension)?;
+                self.answer_pressure(machine, task, dimension)?;
                 (StopCause::MachineShort, Reason::MachineShort(dimension))
             }
         };
         let chosen = match cause {
             EvictCause::OverCommit | EvictCause::Relief(_) => BTreeMap::new(),
             EvictCause::Drain | EvictCause::Rebalance => {
-                self.within_budget(task)?;
-                self.within_rate(task)?
+                self.check_disruption_budget(task)?;
+                self.check_disruption_rate(task)?
             }
         };
         self.stop_task(task, stop, reason);
-        chosen.into_iter().for_each(|(job, tasks)| self.count_disruptions(job, tasks));
+        chosen.into_iter().for_each(|(job, tasks)| self.record_disruptions(job, tasks));
         Ok(Done::Applied)
     }
 
     /// Running tasks that go down with `task`, by job that limits how often; refused if it is too
     /// soon for one of them.
-    fn within_rate(&self, task: TaskId) -> Result<BTreeMap<JobId, u32>, Refusal> {
-        let mut limited = disruption::disrupted(self.state, task);
+    fn check_disruption_rate(&self, task: TaskId) -> Result<BTreeMap<JobId, u32>, Rejection> {
+        let mut limited = disruption::disrupted_tasks(self.state, task);
         limited.retain(|job, _| self.disruption_limit(*job).is_some());
-        if let Some((job, next)) = disruption::held_back(self.state, task, self.now)
+        if let Some((job, next)) = disruption::blocking_job(self.state, task, self.now)
             && let Some(DisruptionLimit { most, within }) = self.disruption_limit(job)
         {
-            return Err(Refusal::DisruptedTooOften { job, most, within, next });
+            return Err(Rejection::DisruptedTooOften { job, most, within, next });
         }
         Ok(limited)
     }
@@ -73,7 +73,7 @@ impl Context<'_> {
     }
 
     /// Only as many times are kept as the limit counts: older ones are never asked for.
-    fn count_disruptions(&mut self, job: JobId, tasks: u32) {
+    fn record_disruptions(&mut self, job: JobId, tasks: u32) {
         let Some(limit) = self.disruption_limit(job) else { return };
         let now = self.now;
         self.state.edit_job(job, |row| {
@@ -83,19 +83,20 @@ impl Context<'_> {
         });
     }
 
-    fn must_drain(&self, machine: MachineId) -> Result<(), Refusal> {
+    fn check_draining(&self, machine: MachineId) -> Result<(), Rejection> {
         let row = self.machine_row(machine)?;
         match row.draining {
             true => Ok(()),
-            false => Err(Refusal::WrongState {
+            false => Err(Rejection::WrongState {
                 what: format!("machine {} is not draining", row.spec.name),
             }),
         }
     }
 
-    fn must_shed(&self, machine: MachineId, task: TaskId) -> Result<(), Refusal> {
+    fn check_overcommit_victim(&self, machine: MachineId, task: TaskId) -> Result<(), Rejection> {
         let row = self.machine_row(machine)?;
-        let named = row.over_committed && obligation::victims(self.state, machine).contains(&task);
+        let named =
+            row.over_committed && overcommit_eviction::victims(self.state, machine).contains(&task);
         if named {
             return Ok(());
         }
@@ -104,18 +105,18 @@ impl Context<'_> {
             true => format!("others must leave machine {name} before task row {}", task.0),
             false => format!("machine {name} holds no more than it has"),
         };
-        Err(Refusal::WrongState { what })
+        Err(Rejection::WrongState { what })
     }
 
     /// Notes that the machine's request is answered, if it is open and `task` is whom it takes.
-    fn relieve(
+    fn answer_pressure(
         &mut self,
         machine: MachineId,
         task: TaskId,
         dimension: Dimension,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let name = &self.machine_row(machine)?.spec.name;
-        let what = match relief::next(self.state, machine) {
+        let what = match pressure_eviction::next_victim(self.state, machine) {
             Some((next, short)) if (next, short) == (task, dimension) => {
                 // One departure answers all that is open: the agent will say whether it helped.
                 self.state.edit_machine(machine, |m| {
@@ -130,21 +131,21 @@ impl Context<'_> {
             }
             None => format!("machine {name} asks for no relief"),
         };
-        Err(Refusal::WrongState { what })
+        Err(Rejection::WrongState { what })
     }
 
     /// Whether the system may choose to stop `task`, and with an alloc what runs inside it. A task
     /// that does not run is down already: stopping it disrupts nobody.
-    pub(super) fn within_budget(&self, task: TaskId) -> Result<(), Refusal> {
+    pub(super) fn check_disruption_budget(&self, task: TaskId) -> Result<(), Rejection> {
         let inner = self.state.alloc_load(task).map_or(&[][..], |load| &load.tasks);
         if inner.is_empty() {
             return match self.running_job(task) {
-                Some(job) => self.may_disrupt(job, 1),
+                Some(job) => self.check_job_budget(job, 1),
                 None => Ok(()),
             };
         }
-        let disrupted = disruption::disrupted(self.state, task);
-        disrupted.into_iter().try_for_each(|(job, tasks)| self.may_disrupt(job, tasks))
+        let disrupted = disruption::disrupted_tasks(self.state, task);
+        disrupted.into_iter().try_for_each(|(job, tasks)| self.check_job_budget(job, tasks))
     }
 
     fn running_job(&self, task: TaskId) -> Option<JobId> {
@@ -152,20 +153,20 @@ impl Context<'_> {
         (row.state == TaskState::Running).then_some(row.job)
     }
 
-    fn may_disrupt(&self, job: JobId, tasks: u32) -> Result<(), Refusal> {
+    fn check_job_budget(&self, job: JobId, tasks: u32) -> Result<(), Rejection> {
         let max = self.state.jobs.get(job).and_then(|row| row.spec().max_down);
         let down = self.state.job_load(job).map_or(0, |load| load.down());
         match max {
             Some(max) if down.saturating_add(tasks) > max => {
-                Err(Refusal::BudgetExhausted { job, down, max })
+                Err(Rejection::BudgetExhausted { job, down, max })
             }
             _ => Ok(()),
         }
     }
 }
 
-fn wrong_state(task: TaskId, row: &Task, action: &str) -> Refusal {
-    Refusal::WrongTaskState { task, state: row.state, action: action.into() }
+fn wrong_state(task: TaskId, row: &Task, action: &str) -> Rejection {
+    Rejection::WrongTaskState { task, state: row.state, action: action.into() }
 }
 
 #[cfg(test)]
@@ -174,7 +175,7 @@ mod tests {
     use crate::command::{Command, EvictCause, Observed};
     use crate::disruption::DisruptionLimit;
     use crate::id::MachineId;
-    use crate::obligation;
+    use crate::overcommit_eviction;
     use crate::render;
     use crate::spec::JobKind;
     use crate::task::{StopCause, TaskState};
@@ -182,7 +183,7 @@ mod tests {
 
     fn evict(cell: &mut Cell, job: &str, index: usize, cause: EvictCause) -> String {
         let (task, attempt) = (cell.task_id(job, index), cell.task(job, index).attempt);
-        let verdict = cell.sent(Command::Evict { task, attempt, cause });
+        let verdict = cell.send(Command::Evict { task, attempt, cause });
         render::verdict(&cell.state, &verdict)
     }
 
@@ -225,13 +226,13 @@ mod tests {
         // The second task of jfoo is down already; once it runs, one may go.
         let budget = "1 task down already, at most 1 allowed";
         let mut cell = cell();
-        let said = evict(&mut cell, "jfoo", 0, Rebalance);
-        assert!(said.contains(budget), "{said}");
+        let message = evict(&mut cell, "jfoo", 0, Rebalance);
+        assert!(message.contains(budget), "{message}");
         cell.run("jfoo", 1, "m1");
         assert_eq!(evict(&mut cell, "jfoo", 0, Rebalance), "done");
         drain(&mut cell);
-        let said = evict(&mut cell, "jfoo", 1, Drain);
-        assert!(said.contains(budget), "{said}");
+        let message = evict(&mut cell, "jfoo", 1, Drain);
+        assert!(message.contains(budget), "{message}");
         let fits = "refused: not possible while machine m1 holds no more than it has";
         check(|_| {}, "jbar", 0, OverCommit, fits);
         check(shrink, "jbar", 0, OverCommit, "done");
@@ -285,7 +286,7 @@ mod tests {
         cell.ok(Command::StopDrain { name: name("m1"), expect: None });
         cell.run("jfoo", 0, "m1");
         cell.ok(Command::UpdateMachine { spec: machine("m1", 20), expect: None });
-        let must = obligation::victims(&cell.state, MachineId(0))[0];
+        let must = overcommit_eviction::victims(&cell.state, MachineId(0))[0];
         let index = cell.state.tasks.get(must).unwrap().index;
         assert_eq!(evict(&mut cell, "jfoo", index as usize, EvictCause::OverCommit), "done");
         assert_eq!(disrupted_at(&cell).len(), 1);
@@ -300,8 +301,8 @@ mod tests {
         assert_eq!(evict(&mut cell, "jfoo", 0, EvictCause::Drain), "done");
         let first = cell.now;
         assert_eq!(evict(&mut cell, "jfoo", 1, EvictCause::Drain), "done");
-        let said = evict(&mut cell, "jfoo", 2, EvictCause::Drain);
-        assert!(said.ends_with(&format!("the next at {} ms", first + 100)), "{said}");
+        let message = evict(&mut cell, "jfoo", 2, EvictCause::Drain);
+        assert!(message.ends_with(&format!("the next at {} ms", first + 100)), "{message}");
         cell.now = first + 99;
         assert_eq!(evict(&mut cell, "jfoo", 2, EvictCause::Drain), "done");
         assert_eq!(disrupted_at(&cell), [first + 1, first + 100]);
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(cell.states("jbar"), [TaskState::Pending]);
         let (task, attempt) = (cell.task_id("jbar", 0), 7);
         let stale = Command::Evict { task, attempt, cause: EvictCause::Drain };
-        assert_eq!(cell.refused(stale), "ubar/jbar/0 is at attempt 1, not 7");
+        assert_eq!(cell.rejection_text(stale), "ubar/jbar/0 is at attempt 1, not 7");
     }
 
     #[test]
@@ -337,8 +338,8 @@ mod tests {
             cell.run_in("jfoo", 0, "m1", Some(alloc));
             cell.run_in("jfoo", 1, "m1", Some(alloc));
             drain(&mut cell);
-            let said = evict(&mut cell, "jset", 0, EvictCause::Drain);
-            assert!(said.starts_with(want), "max_down {max_down}: {said}");
+            let message = evict(&mut cell, "jset", 0, EvictCause::Drain);
+            assert!(message.starts_with(want), "max_down {max_down}: {message}");
             let moved = TaskState::Stopping(StopCause::AllocMoved);
             assert_eq!(cell.states("jfoo") == [moved; 2], max_down == 2);
         }
@@ -361,8 +362,8 @@ mod tests {
             cell.run_in("jfoo", 0, "m1", Some(alloc));
             cell.run_in("jfoo", 1, "m1", Some(alloc));
             drain(&mut cell);
-            let said = evict(&mut cell, "jset", 0, EvictCause::Drain);
-            assert!(said.ends_with(want), "most {most}: {said}");
+            let message = evict(&mut cell, "jset", 0, EvictCause::Drain);
+            assert!(message.ends_with(want), "most {most}: {message}");
             let want = if most == 2 { vec![cell.now; 2] } else { vec![] };
             assert_eq!(disrupted_at(&cell), want);
         }

@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(disk(&cell), 4);
         assert_eq!(cell.ok(Command::Expire), Done::Applied);
         assert_eq!(disk(&cell), 0);
-        assert_eq!(cell.said.len(), 1);
+        assert_eq!(cell.event_lines.len(), 1);
         assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
     }
 
@@ -112,7 +112,7 @@ mod tests {
         let requests = vec![Request { by: Actor::Operator, id, command }];
         cell.state.apply(&Entry { now: Time(cell.now), requests }, &mut Vec::new());
         assert_eq!(cell.state.windows.len(), 1);
-        cell.now += crate::replay::KEEP.0;
+        cell.now += crate::replay_windows::WINDOW_RETENTION.0;
         assert_eq!(cell.ok(Command::Expire), Done::Applied);
         assert_eq!(cell.state.windows.len(), 0);
     }

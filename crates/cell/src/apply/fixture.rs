@@ -65,7 +65,7 @@ pub(crate) struct Cell {
     pub state: State,
     pub now: u64,
     /// Events of the last command, rendered.
-    pub said: Vec<String>,
+    pub event_lines: Vec<String>,
     /// Who sent what its events come of, each once.
     pub senders: BTreeSet<String>,
 }
@@ -106,29 +106,29 @@ impl Cell {
         let verdicts = self.state.apply(&entry, &mut events);
         invariant::check_state(&self.state).unwrap();
         invariant::check_step(&before, &entry, &verdicts, &self.state, &events).unwrap();
-        self.said = events.iter().map(|event| render::event(&self.state, event)).collect();
+        self.event_lines = events.iter().map(|event| render::event(&self.state, event)).collect();
         self.senders = events.iter().map(|event| event.by.to_string()).collect();
         verdicts.into_iter().next().unwrap()
     }
 
-    pub fn by(&mut self, user: &str, command: impl Into<Command>) -> Verdict {
+    pub fn send_as(&mut self, user: &str, command: impl Into<Command>) -> Verdict {
         self.apply(Actor::User(name(user)), command)
     }
 
     /// By whoever sends such a command.
-    pub fn sent(&mut self, command: impl Into<Command>) -> Verdict {
+    pub fn send(&mut self, command: impl Into<Command>) -> Verdict {
         let command = command.into();
-        self.apply(Actor::sender_of(&command, &self.state), command)
+        self.apply(Actor::default_sender(&command, &self.state), command)
     }
 
     pub fn ok(&mut self, command: impl Into<Command>) -> crate::command::Done {
-        self.sent(command).unwrap()
+        self.send(command).unwrap()
     }
 
     /// The refusal as people read it.
-    pub fn refused(&mut self, command: impl Into<Command>) -> String {
-        let refusal = self.sent(command).unwrap_err();
-        render::refusal(&self.state, &refusal)
+    pub fn rejection_text(&mut self, command: impl Into<Command>) -> String {
+        let refusal = self.send(command).unwrap_err();
+        render::rejection(&self.state, &refusal)
     }
 
     pub fn submit(&mut self, spec: &JobSpec) {

@@ -15,7 +15,7 @@ use crate::fit::{self, Candidate};
 use crate::hold::{Hold, HoldRole};
 use crate::id::{MachineId, TaskId};
 use crate::plan::Assignment;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::JobKind;
 use crate::task::{Grant, Task, TaskState};
 use std::sync::Arc;
@@ -24,17 +24,17 @@ impl Context<'_> {
     /// Keeps room for a running task on one more machine, under the spec it runs.
     pub(super) fn reserve_hold(&mut self, target: &Assignment) -> Verdict {
         let Assignment { task, attempt, machine, alloc, ports, devices } = target;
-        let row = self.task_at(*task, *attempt)?;
+        let row = self.task_at_attempt(*task, *attempt)?;
         let place = self.machine_row(*machine)?;
         let (flagged, name) = (place.over_committed, place.spec.name.clone());
         let wrong = |action: &str| {
             let (task, state) = (*task, row.state);
-            Err(Refusal::WrongTaskState { task, state, action: action.to_owned() })
+            Err(Rejection::WrongTaskState { task, state, action: action.to_owned() })
         };
         if row.state != TaskState::Running {
             return wrong("a reservation elsewhere: only running tasks move");
         }
-        let grant = granted(ports, devices);
+        let grant = new_grant(ports, devices);
         let wanted = Hold { machine: *machine, alloc: *alloc, grant };
         match row.holds.on(*machine) {
             Some((HoldRole::Primary, _)) => {
@@ -46,20 +46,20 @@ impl Context<'_> {
             }
             _ => {}
         }
-        let Some(spec) = self.spec_of(&row) else {
-            return Err(Refusal::NoSuchRow(format!("job {}", row.job.0)));
+        let Some(spec) = self.task_spec(&row) else {
+            return Err(Rejection::NoSuchRow(format!("job {}", row.job.0)));
         };
         if spec.kind == JobKind::AllocSet {
             return wrong("a reservation elsewhere: an alloc does not move with what is inside it");
         }
         let candidate = Candidate { task: &row, spec: &spec };
-        if let Some(misfit) = fit::misfit(self.state, &candidate, *machine, *alloc) {
-            return Err(Refusal::DoesNotFit { task: *task, machine: *machine, misfit });
+        if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, *machine, *alloc) {
+            return Err(Rejection::DoesNotFit { task: *task, machine: *machine, misfit });
         }
-        self.check_choices(target, &spec)?;
+        self.check_ports_and_devices(target, &spec)?;
         // It may hold too much of something else: then room that is only kept would go at once.
         if flagged {
-            return Err(Refusal::WrongState { what: format!("machine {name} holds too much") });
+            return Err(Rejection::WrongState { what: format!("machine {name} holds too much") });
         }
         self.edit_holds(*task, |row| row.holds.reserve(wanted));
         let change = TaskChange::HoldReserved { machine: *machine };
@@ -75,7 +75,7 @@ impl Context<'_> {
         attempt: u32,
         machine: MachineId,
     ) -> Verdict {
-        let row = self.task_at(task, attempt)?;
+        let row = self.task_at_attempt(task, attempt)?;
         match row.holds.on(machine) {
             None => Ok(Done::Unchanged),
             Some((HoldRole::Reserved, _)) => {
@@ -84,7 +84,7 @@ impl Context<'_> {
             }
             Some((HoldRole::Primary, _)) => {
                 let action = "release of this hold: it is the one in which the task is".into();
-                Err(Refusal::WrongTaskState { task, state: row.state, action })
+                Err(Rejection::WrongTaskState { task, state: row.state, action })
             }
         }
     }
@@ -134,15 +134,15 @@ impl Context<'_> {
     /// Changes where a task holds room beside its primary hold. The row is not stamped: the task
     /// runs on as it did.
     fn edit_holds(&mut self, task: TaskId, change: impl FnOnce(&mut Task)) {
-        self.note_machines(task);
+        self.touch_machines(task);
         self.state.edit_task(task, change);
-        self.note_machines(task);
+        self.touch_machines(task);
     }
 }
 
 /// What a hold has besides room. Whoever is on its way out there is waited for by who starts there,
 /// which a reservation does not.
-fn granted(ports: &[u16], devices: &[crate::device::DeviceGrant]) -> Option<Arc<Grant>> {
+fn new_grant(ports: &[u16], devices: &[crate::device::DeviceGrant]) -> Option<Arc<Grant>> {
     let nothing = ports.is_empty() && devices.is_empty();
     let (ports, devices, waits_for) = (ports.to_vec(), devices.to_vec(), Vec::new());
     (!nothing).then(|| Arc::new(Grant { ports, devices, waits_for }))
@@ -153,7 +153,7 @@ mod tests {
     use crate::apply::fixture::{Cell, all, job, key, machine, name};
     use crate::bounds::Bounds;
     use crate::command::{Command, Done, EvictCause, Observed, ReservationChange};
-    use crate::desired::{desired, kept};
+    use crate::desired::{desired_tasks, retained_tasks};
     use crate::device::{Device, DeviceRequest};
     use crate::encode;
     use crate::fit;
@@ -240,11 +240,11 @@ mod tests {
         assert_eq!((&second.tasks[..], &second.held_for[..]), (&[][..], &[id][..]));
         let same = MachineLoad { tasks: vec![], held_for: vec![id], ..first };
         assert_eq!(second, same, "what it holds where it runs, it holds there");
-        assert_eq!((second.holders(), second.ports.len()), (1, 2));
+        assert_eq!((second.holder_count(), second.ports.len()), (1, 2));
         assert_eq!(cell.charged(Band::Production), charged);
         // The rack is full with two holds of one task; the port and the device are taken.
         let other = fit::Candidate::of(&cell.state, cell.task_id("jfoo", 1)).unwrap();
-        let misfit = fit::misfit(&cell.state, &other, M2, None).unwrap();
+        let misfit = fit::infeasible_reason(&cell.state, &other, M2, None).unwrap();
         assert_eq!(misfit.code(), "spread");
         let sums = second.prod_limits;
         let again = encode::load(&encode::save(&cell.state)).unwrap();
@@ -263,7 +263,7 @@ mod tests {
             cell.run("jfoo", 0, "m1");
             prepare(&mut cell);
             let command = target(&cell, "jfoo", M2, None);
-            let verdict = cell.sent(command);
+            let verdict = cell.send(command);
             assert_eq!(render::verdict(&cell.state, &verdict), want);
         };
         check(|_| {}, "done");
@@ -311,7 +311,7 @@ mod tests {
         small.capacity.cpu = 9;
         cell.ok(Command::UpdateMachine { spec: small, expect: None });
         let command = target(&cell, "jfoo", M2, None);
-        assert_eq!(cell.refused(command), "not possible while machine m2 holds too much");
+        assert_eq!(cell.rejection_text(command), "not possible while machine m2 holds too much");
     }
 
     #[test]
@@ -323,14 +323,14 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         let Command::ReserveHold(mut wrong) = target(&cell, "jfoo", M2, None) else { panic!() };
         wrong.ports = vec![];
-        let said = cell.refused(Command::ReserveHold(wrong.clone()));
-        assert!(said.contains("assignment.ports"), "{said}");
+        let message = cell.rejection_text(Command::ReserveHold(wrong.clone()));
+        assert!(message.contains("assignment.ports"), "{message}");
         wrong.machine = MachineId(9);
-        let said = cell.refused(Command::ReserveHold(wrong));
-        assert_eq!(said, "there is no such row: machine 9");
-        let asked = [target(&cell, "jfoo", M2, None), release(&cell, "jfoo", M2)];
-        for command in asked {
-            assert!(cell.by("ubar", command).is_err(), "this is for the system alone");
+        let message = cell.rejection_text(Command::ReserveHold(wrong));
+        assert_eq!(message, "there is no such row: machine 9");
+        let commands = [target(&cell, "jfoo", M2, None), release(&cell, "jfoo", M2)];
+        for command in commands {
+            assert!(cell.send_as("ubar", command).is_err(), "this is for the system alone");
         }
     }
 
@@ -340,17 +340,17 @@ mod tests {
             let keep = crate::time::Span::seconds(60);
             spec.retain_disk = Some(crate::spec::RetainDisk { bytes: 1, keep, saver: None });
         });
-        assert_eq!(desired(&cell.state, M1).len(), 1);
-        assert_eq!(desired(&cell.state, M2), []);
-        assert_eq!(kept(&cell.state, M2), []);
+        assert_eq!(desired_tasks(&cell.state, M1).len(), 1);
+        assert_eq!(desired_tasks(&cell.state, M2), []);
+        assert_eq!(retained_tasks(&cell.state, M2), []);
         assert_eq!(differences(&cell.state, M2, 1, &[]), []);
         let task = cell.task_id("jfoo", 0);
         let reports =
             vec![crate::command::TaskReport { task, attempt: 1, what: Observed::Started }];
         let command = Command::TaskReports { machine: M2, incarnation: 1, reports };
-        let verdict = cell.sent(command);
-        let said = render::verdict(&cell.state, &verdict);
-        assert!(said.contains("a report from another machine"), "{said}");
+        let verdict = cell.send(command);
+        let message = render::verdict(&cell.state, &verdict);
+        assert!(message.contains("a report from another machine"), "{message}");
     }
 
     /// What ends a reservation, and whether the task runs on where it is.
@@ -361,9 +361,10 @@ mod tests {
             end(&mut cell);
             assert!(!is_held(&cell), "{why}");
             assert_eq!(load(&cell, M2).held_for, [], "{why}");
-            let told = cell.said.iter().find(|said| said.contains("holds no room on m2"));
+            let released_line =
+                cell.event_lines.iter().find(|said| said.contains("holds no room on m2"));
             let want = format!("ubar/jfoo/0 holds no room on m2 any more: {why}");
-            assert_eq!(told, Some(&want), "{:?}", cell.said);
+            assert_eq!(released_line, Some(&want), "{:?}", cell.event_lines);
             assert_eq!(cell.task("jfoo", 0).state == TaskState::Running, runs, "{why}");
         };
         let let_go = |cell: &mut Cell| {
@@ -371,12 +372,12 @@ mod tests {
             cell.ok(command);
         };
         check(let_go, true, "requested");
-        let moot = "the task it is for does not run as it did";
+        let no_longer_runs = "the task it is for does not run as it did";
         let down: [fn(&mut Cell); 2] = [
             |cell| drop(cell.ok(Command::MachineDown { machine: M1 })),
             |cell| drop(cell.ok(Command::MachineDown { machine: M2 })),
         ];
-        check(down[0], false, moot);
+        check(down[0], false, no_longer_runs);
         check(down[1], true, "the machine is down");
         let reboot = |cell: &mut Cell| {
             cell.ok(Command::MachineUp { machine: M2, incarnation: 2 });
@@ -385,7 +386,7 @@ mod tests {
         let remove = |cell: &mut Cell| {
             cell.ok(Command::RemoveMachine { name: name("m1"), expect: None });
         };
-        check(remove, false, moot);
+        check(remove, false, no_longer_runs);
         let drain = |cell: &mut Cell| {
             cell.ok(Command::StartDrain { name: name("m2"), expect: None });
         };
@@ -394,23 +395,23 @@ mod tests {
             cell.ok(Command::UpdateMachine { spec: machine("m2", 9), expect: None });
         };
         check(shrink, true, "more is held than there is");
-        check(|cell| cell.report("jfoo", 0, Observed::Finished), false, moot);
-        check(|cell| cell.report("jfoo", 0, Observed::Unhealthy), false, moot);
+        check(|cell| cell.report("jfoo", 0, Observed::Finished), false, no_longer_runs);
+        check(|cell| cell.report("jfoo", 0, Observed::Unhealthy), false, no_longer_runs);
         let stop = |cell: &mut Cell| {
             cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         };
-        check(stop, false, moot);
+        check(stop, false, no_longer_runs);
         let evict = |cell: &mut Cell| {
             let (task, cause) = (cell.task_id("jfoo", 0), EvictCause::Rebalance);
             cell.ok(Command::Evict { task, attempt: 1, cause });
         };
-        check(evict, false, moot);
+        check(evict, false, no_longer_runs);
         let update = |cell: &mut Cell| {
             let mut spec = job("jfoo", 1, 100);
             spec.max_down = Some(1);
             cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
         };
-        check(update, true, moot);
+        check(update, true, no_longer_runs);
     }
 
     #[test]
@@ -434,8 +435,8 @@ mod tests {
         cell.ok(Command::UpdateMachine { spec: machine("m2", 30), expect: None });
         assert!(cell.task("jhigh", 0).holds.reserved().is_none());
         assert!(cell.state.machines().get(M2).unwrap().over_committed);
-        let obliged = crate::obligation::victims(&cell.state, M2);
-        assert_eq!(obliged, [cell.task_id("jhere", 0)]);
+        let victims = crate::overcommit_eviction::victims(&cell.state, M2);
+        assert_eq!(victims, [cell.task_id("jhere", 0)]);
     }
 
     #[test]
@@ -494,8 +495,8 @@ mod tests {
         let place = Assignment { task, attempt: 0, machine: M2, alloc, ports, devices };
         let groups = vec![Group { victims, assignments: vec![place] }];
         let done = cell.ok(Command::CommitPlan(Plan { made_at: 0, groups }));
-        let said = render::verdict(&cell.state, &Ok(done));
-        assert!(said.contains("ubar/jfoo/0 need not give way"), "{said}");
+        let message = render::verdict(&cell.state, &Ok(done));
+        assert!(message.contains("ubar/jfoo/0 need not give way"), "{message}");
         assert!(is_held(&cell));
     }
 
@@ -513,16 +514,16 @@ mod tests {
         let [first, second] = [0, 1].map(|index| cell.task_id("jset", index));
         cell.run_in("jfoo", 0, "m1", Some(first));
         let outside = target(&cell, "jfoo", M2, None);
-        let said = cell.refused(outside);
-        assert!(said.contains("alloc"), "{said}");
+        let message = cell.rejection_text(outside);
+        assert!(message.contains("alloc"), "{message}");
         let inside = target(&cell, "jfoo", M2, Some(second));
         cell.ok(inside);
         let held = cell.state.alloc_load(second).unwrap();
         assert_eq!((held.prod_limits, held.tasks.len(), held.held_for.len()), (all(20), 0, 1));
         assert_eq!(load(&cell, M2).prod_limits, all(20), "it is inside the alloc");
         let alloc = target(&cell, "jset", M2, None);
-        let said = cell.refused(alloc);
-        assert!(said.contains("an alloc does not move"), "{said}");
+        let message = cell.rejection_text(alloc);
+        assert!(message.contains("an alloc does not move"), "{message}");
         let cause = EvictCause::Rebalance;
         cell.ok(Command::Evict { task: second, attempt: 1, cause });
         assert!(!is_held(&cell) && cell.state.alloc_load(second).is_none());

@@ -7,13 +7,13 @@
 use super::Context;
 use crate::admit;
 use crate::command::{Done, Verdict};
-use crate::event::{JobChange, What};
+use crate::event::{EventKind, JobChange};
 use crate::id::{JobId, UserId};
 use crate::job::{Job, JobOutcome, JobState};
 use crate::name::{JobKey, Name};
 use crate::priority::Band;
 use crate::quota::Capability;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::{Dimension, Shortfall};
 use crate::spec::{JobKind, JobSpec};
 use crate::time::Time;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 impl Context<'_> {
     pub(crate) fn submit_job(&mut self, owner: &Name, spec: &JobSpec) -> Verdict {
         let verdict = self.try_submit(owner, spec);
-        self.note_rejection(owner, &spec.name, &verdict);
+        self.emit_rejection(owner, &spec.name, &verdict);
         verdict
     }
 
@@ -31,67 +31,67 @@ impl Context<'_> {
         let user = self.user_by_name(owner)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         admit::check_job(spec)?;
-        if self.submitted_before(&key, spec)? {
+        if self.is_submitted_already(&key, spec)? {
             return Ok(Done::Unchanged);
         }
-        self.restricted_features(None, spec)?;
-        self.alloc_set_is_open(user, spec)?;
-        self.not_below_inner(&key, spec)?;
+        self.check_restricted_features(None, spec)?;
+        self.check_alloc_set_open(user, spec)?;
+        self.check_not_below_inner(&key, spec)?;
         let predecessors = self.predecessors(&key, spec)?;
         if !self.state.jobs.has_room_for(1) {
-            return Err(Refusal::Full("jobs".into()));
+            return Err(Rejection::Full("jobs".into()));
         }
-        self.room_for_tasks(spec.count as usize)?;
+        self.check_room_for_tasks(spec.count as usize)?;
         let job = new_job(user, spec, predecessors.keys().copied().collect(), self.now);
-        self.within_quota(None, &job)?;
+        self.check_quota(None, &job)?;
         let growth = Self::growth(None, spec);
-        let going = self.crowded_out(user, growth, |id| predecessors.contains_key(&id))?;
-        self.make_way(&going);
+        let going = self.jobs_to_purge(user, growth, |id| predecessors.contains_key(&id))?;
+        self.purge_selected(&going);
         // A lost task of the job that had this name may still run.
-        let earliest = self.state.job_named(&key).map_or(Time::ZERO, |old| self.leases_over(old));
+        let earliest = self.state.job_named(&key).map_or(Time::ZERO, |old| self.leases_end(old));
         let id = self.state.insert_job(job);
         self.job_event(id, JobChange::Submitted, Reason::Requested);
         self.job_event(id, JobChange::Accepted, Reason::Admitted);
-        self.note_charges(id);
-        self.follow_count(id, 0, earliest);
+        self.touch_quotas(id);
+        self.resize_task_rows(id, 0, earliest);
         for (predecessor, outcome) in predecessors {
             if let Some(outcome) = outcome {
-                self.release(id, predecessor, outcome);
+                self.release_dependent(id, predecessor, outcome);
             }
         }
         Ok(Done::Version(FIRST_VERSION))
     }
 
     /// The owner learns of a refusal from the verdict, everybody else from the history.
-    pub(super) fn note_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
+    pub(super) fn emit_rejection(&mut self, owner: &Name, job: &Name, verdict: &Verdict) {
         if let Err(refusal) = verdict {
-            let refusal = refusal.for_everybody().bounded();
+            let refusal = refusal.redacted().truncated();
             let (user, job) = (owner.clone(), job.clone());
-            self.emit(What::JobRejected { user, job, refusal }, Reason::Requested);
+            self.emit(EventKind::JobRejected { user, job, refusal }, Reason::Requested);
         }
     }
 
     pub(super) fn job_event(&mut self, job: JobId, change: JobChange, reason: Reason) {
-        self.emit(What::Job { job, change }, reason);
+        self.emit(EventKind::Job { job, change }, reason);
     }
 
     /// Whether the very same job lives already. Its name is free again once it is dead.
-    fn submitted_before(&self, key: &JobKey, spec: &JobSpec) -> Result<bool, Refusal> {
+    fn is_submitted_already(&self, key: &JobKey, spec: &JobSpec) -> Result<bool, Rejection> {
         let old = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         match old.map(|job| (job.state, job)) {
             None | Some((JobState::Dead(_), _)) => Ok(false),
-            Some((JobState::Stopping, _)) => Err(Refusal::JobStopping(key.clone())),
+            Some((JobState::Stopping, _)) => Err(Rejection::JobStopping(key.clone())),
             Some((_, job)) if self.is_same_spec(job.user, job.spec(), spec) => Ok(true),
-            Some(_) => Err(Refusal::Exists(format!("job {key} with another spec"))),
+            Some(_) => Err(Rejection::Exists(format!("job {key} with another spec"))),
         }
     }
 
     /// Features that need a capability, where `spec` asks for them anew.
-    pub(super) fn restricted_features(
+    pub(super) fn check_restricted_features(
         &self,
         old: Option<&JobSpec>,
         spec: &JobSpec,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let monitoring = |spec: &JobSpec| spec.priority.band() == Band::Monitoring;
         if monitoring(spec) && !old.is_some_and(monitoring) {
             self.require(Capability::UseMonitoringBand)?;
@@ -99,41 +99,45 @@ impl Context<'_> {
         if !spec.reclaimable && old.is_none_or(|old| old.reclaimable) {
             self.require(Capability::DisableReclamation)?;
         }
-        self.asked_anew(spec)
+        self.check_rules_for_new_specs(spec)
     }
 
     /// Rules that jobs from before need not keep.
-    pub(crate) fn asked_anew(&self, spec: &JobSpec) -> Result<(), Refusal> {
+    pub(crate) fn check_rules_for_new_specs(&self, spec: &JobSpec) -> Result<(), Rejection> {
         // Batch work of any user would otherwise take everybody's notice away.
-        admit::check(spec, admit::may_bound_notice)?;
-        admit::check(spec, admit::asks_for_no_gaps)?;
-        admit::check(spec, admit::volumes_can_be_seen)
+        admit::check(spec, admit::may_limit_notice)?;
+        admit::check(spec, admit::requests_no_removed_devices)?;
+        admit::check(spec, admit::volume_targets_are_valid)
     }
 
     /// Tasks in an alloc set spend what its owner pays for.
-    fn alloc_set_is_open(&self, user: UserId, spec: &JobSpec) -> Result<(), Refusal> {
+    fn check_alloc_set_open(&self, user: UserId, spec: &JobSpec) -> Result<(), Rejection> {
         let Some(key) = &spec.alloc_set else { return Ok(()) };
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
-        let Some(set) = set else { return Err(Refusal::NoSuchJob(key.clone())) };
+        let Some(set) = set else { return Err(Rejection::NoSuchJob(key.clone())) };
         if set.user != user {
-            self.administrates(key)?;
+            self.require_job_access(key)?;
         }
         if set.spec().kind != JobKind::AllocSet {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "alloc_set".into(),
                 value: key.to_string(),
                 allowed: "an alloc set; this is a job of tasks".into(),
             });
         }
         match set.state {
-            JobState::Deferred | JobState::Active => not_above_set(spec, key, set),
-            _ => Err(Refusal::WrongState { what: format!("alloc set {key} has been stopped") }),
+            JobState::Deferred | JobState::Active => check_not_above_set(spec, key, set),
+            _ => Err(Rejection::WrongState { what: format!("alloc set {key} has been stopped") }),
         }
     }
 
-    /// The other side of [`not_above_set`]: a set, new or changed, may not fall below the jobs that
+    /// The other side of [`check_not_above_set`]: a set, new or changed, may not fall below the jobs that
     /// live in it, or wait for a set of its name.
-    pub(super) fn not_below_inner(&self, key: &JobKey, spec: &JobSpec) -> Result<(), Refusal> {
+    pub(super) fn check_not_below_inner(
+        &self,
+        key: &JobKey,
+        spec: &JobSpec,
+    ) -> Result<(), Rejection> {
         if spec.kind != JobKind::AllocSet {
             return Ok(());
         }
@@ -141,7 +145,7 @@ impl Context<'_> {
         let jobs = self.state.jobs.iter().map(|(_, job)| job).filter(inside);
         let asks = jobs.flat_map(|job| job.specs.values().map(|inner| (inner.priority, &job.name)));
         match asks.max() {
-            Some((most, name)) if most > spec.priority => Err(Refusal::BadField {
+            Some((most, name)) if most > spec.priority => Err(Rejection::BadField {
                 field: "priority".into(),
                 value: spec.priority.0.to_string(),
                 allowed: format!("{} or more, the priority of job {name} inside it", most.0),
@@ -151,11 +155,11 @@ impl Context<'_> {
     }
 
     /// A changed job inside an alloc set, looked at as when it was submitted.
-    pub(super) fn still_not_above_set(&self, spec: &JobSpec) -> Result<(), Refusal> {
+    pub(super) fn check_still_not_above_set(&self, spec: &JobSpec) -> Result<(), Rejection> {
         let Some(key) = &spec.alloc_set else { return Ok(()) };
         let set = self.state.job_named(key).and_then(|id| self.state.jobs.get(id));
         match set.filter(|set| !set.is_dead() && set.spec().kind == JobKind::AllocSet) {
-            Some(set) => not_above_set(spec, key, set),
+            Some(set) => check_not_above_set(spec, key, set),
             None => Ok(()),
         }
     }
@@ -166,11 +170,11 @@ impl Context<'_> {
         &self,
         key: &JobKey,
         spec: &JobSpec,
-    ) -> Result<BTreeMap<JobId, Option<JobOutcome>>, Refusal> {
+    ) -> Result<BTreeMap<JobId, Option<JobOutcome>>, Rejection> {
         let mut found = BTreeMap::new();
         for after in &spec.after {
             if after.job == *key {
-                return Err(Refusal::BadField {
+                return Err(Rejection::BadField {
                     field: "after.job".into(),
                     value: key.to_string(),
                     allowed: "another job".into(),
@@ -178,7 +182,7 @@ impl Context<'_> {
             }
             let id = self.state.job_named(&after.job);
             let row = id.and_then(|id| Some((id, self.state.jobs.get(id)?)));
-            let Some((id, job)) = row else { return Err(Refusal::NoSuchJob(after.job.clone())) };
+            let Some((id, job)) = row else { return Err(Rejection::NoSuchJob(after.job.clone())) };
             let outcome = match job.state {
                 JobState::Dead(outcome) => Some(outcome),
                 _ => None,
@@ -188,17 +192,17 @@ impl Context<'_> {
         Ok(found)
     }
 
-    pub(super) fn room_for_tasks(&self, more: usize) -> Result<(), Refusal> {
+    pub(super) fn check_room_for_tasks(&self, more: usize) -> Result<(), Rejection> {
         let new_rows = more.saturating_sub(self.state.vacant_tasks.len());
         match self.state.tasks.has_room_for(new_rows) {
             true => Ok(()),
-            false => Err(Refusal::Full("tasks".into())),
+            false => Err(Rejection::Full("tasks".into())),
         }
     }
 
     /// Refuses what would charge more than granted. Where the charge does not rise nothing is
     /// admitted, so a user in excess can still shrink.
-    pub(super) fn within_quota(&self, before: Option<&Job>, after: &Job) -> Result<(), Refusal> {
+    pub(super) fn check_quota(&self, before: Option<&Job>, after: &Job) -> Result<(), Rejection> {
         let (tasks, least) = (&self.state.tasks, self.state.bounds.least_charge);
         let had = before.map(|job| job.charges(tasks, least)).unwrap_or_default();
         let Some(user) = self.state.users.get(after.user) else { return Ok(()) };
@@ -213,40 +217,40 @@ impl Context<'_> {
             if let Some(dimension) = short {
                 let (asked, available) = (asked.get(dimension), available.get(dimension));
                 let shortfall = Shortfall { dimension, asked, available };
-                return Err(Refusal::QuotaExceeded { user: user.name.clone(), band, shortfall });
+                return Err(Rejection::QuotaExceeded { user: user.name.clone(), band, shortfall });
             }
         }
         Ok(())
     }
 
     /// A job somebody names in order to change it: found and alive.
-    pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Refusal> {
+    pub(super) fn job_to_change(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
         let (id, job) = self.owned_job(key)?;
         match job.state {
             JobState::Deferred | JobState::Active => Ok((id, job)),
-            JobState::Stopping => Err(Refusal::JobStopping(key.clone())),
-            JobState::Dead(_) => Err(Refusal::WrongState { what: format!("job {key} is dead") }),
+            JobState::Stopping => Err(Rejection::JobStopping(key.clone())),
+            JobState::Dead(_) => Err(Rejection::WrongState { what: format!("job {key} is dead") }),
         }
     }
 
-    pub(super) fn owned_job(&self, key: &JobKey) -> Result<(JobId, Job), Refusal> {
+    pub(super) fn owned_job(&self, key: &JobKey) -> Result<(JobId, Job), Rejection> {
         self.user_by_name(&key.user)?;
         let id = self.state.job_named(key);
         let found = id.and_then(|id| Some((id, self.state.jobs.get(id)?.clone())));
-        found.ok_or_else(|| Refusal::NoSuchJob(key.clone()))
+        found.ok_or_else(|| Rejection::NoSuchJob(key.clone()))
     }
 
     /// Compare-and-swap: the version the client saw must be the one it changes.
-    pub(super) fn expected_version(
+    pub(super) fn check_expected_version(
         &self,
         key: &JobKey,
         job: &Job,
         expect: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         match expect {
             Some(expected) if expected != job.version => {
                 let (object, found) = (format!("job {key}"), job.version);
-                Err(Refusal::StaleVersion { object, expected, found })
+                Err(Rejection::StaleVersion { object, expected, found })
             }
             _ => Ok(()),
         }
@@ -256,10 +260,10 @@ impl Context<'_> {
 /// Tasks in an alloc set stand and fall with their alloc, and its owner pays in the set's band: a
 /// priority above the set's would be neither kept nor paid for. Every version the set may run at
 /// counts, so that undoing an update never breaks this.
-fn not_above_set(spec: &JobSpec, key: &JobKey, set: &Job) -> Result<(), Refusal> {
+fn check_not_above_set(spec: &JobSpec, key: &JobKey, set: &Job) -> Result<(), Rejection> {
     let most = set.specs.values().map(|version| version.priority).min();
     match most {
-        Some(most) if spec.priority > most => Err(Refusal::BadField {
+        Some(most) if spec.priority > most => Err(Rejection::BadField {
             field: "priority".into(),
             value: spec.priority.0.to_string(),
             allowed: format!("at most {}, the priority of alloc set {key}", most.0),
@@ -271,9 +275,9 @@ fn not_above_set(spec: &JobSpec, key: &JobKey, set: &Job) -> Result<(), Refusal>
 /// Version of a job nobody has changed.
 const FIRST_VERSION: u32 = 1;
 
-pub(super) fn next_version(job: &Job) -> Result<u32, Refusal> {
+pub(super) fn next_version(job: &Job) -> Result<u32, Rejection> {
     let next = job.last_version.checked_add(1);
-    next.ok_or_else(|| Refusal::Full(format!("versions of job {}", job.name)))
+    next.ok_or_else(|| Rejection::Full(format!("versions of job {}", job.name)))
 }
 
 fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) -> Job {
@@ -295,10 +299,10 @@ fn new_job(user: UserId, spec: &JobSpec, waits_for: BTreeSet<JobId>, now: Time) 
 
 #[cfg(test)]
 mod tests {
-    use crate::after::After;
     use crate::apply::fixture::{Cell, job, key, name};
     use crate::command::{Command, Done, Observed};
-    use crate::device::{DeviceRequest, GONE};
+    use crate::dependency::JobDependency;
+    use crate::device::{DeviceRequest, REMOVED_DEVICE};
     use crate::isolation::Volume;
     use crate::name::Token;
     use crate::priority::{Band, Priority};
@@ -306,7 +310,7 @@ mod tests {
     use crate::render;
     use crate::resource::Resources;
     use crate::spec::{JobKind, JobSpec};
-    use crate::task::{ExitClass, Fate, TaskState};
+    use crate::task::{ExitClass, TaskOutcome, TaskState};
     use crate::time::{Span, Time};
     use TaskState::{Dead, Deferred, Pending};
 
@@ -328,8 +332,8 @@ mod tests {
         let mut other = spec.clone();
         other.name = name("jbar");
         for command in [submit(other.clone()), update(spec)] {
-            let said = cell.refused(command);
-            assert!(said.contains("preemption_notice_max"), "{said}");
+            let message = cell.rejection_text(command);
+            assert!(message.contains("preemption_notice_max"), "{message}");
         }
         other.priority = Priority(200);
         cell.submit(&other);
@@ -339,10 +343,13 @@ mod tests {
     fn nobody_asks_for_the_gap_that_a_device_left() {
         let mut cell = Cell::with_machines(1);
         let mut spec = job("jfoo", 1, 100);
-        let (kind, models) = (Token::new(GONE).unwrap(), Vec::new());
+        let (kind, models) = (Token::new(REMOVED_DEVICE).unwrap(), Vec::new());
         spec.task.devices = vec![DeviceRequest { kind, models, count: 1, milli: 1000 }];
-        let said = cell.refused(submit(spec));
-        assert!(said.contains("task.devices.kind") && said.contains(GONE), "{said}");
+        let message = cell.rejection_text(submit(spec));
+        assert!(
+            message.contains("task.devices.kind") && message.contains(REMOVED_DEVICE),
+            "{message}"
+        );
     }
 
     #[test]
@@ -351,21 +358,24 @@ mod tests {
         let mut spec = job("jfoo", 1, 100);
         let (source, target) = ("/srv".into(), "/proc/sys".into());
         spec.task.isolation.volumes = vec![Volume { source, target, writable: false }];
-        let said = cell.refused(submit(spec));
-        assert!(said.contains("task.isolation.volumes.0.target: value \"/proc/sys\""), "{said}");
+        let message = cell.rejection_text(submit(spec));
+        assert!(
+            message.contains("task.isolation.volumes.0.target: value \"/proc/sys\""),
+            "{message}"
+        );
     }
 
     /// Submits into a cell with a quota of 100 in which `jfoo` (3 tasks of 10, batch) lives.
     fn check_submit(spec: JobSpec, want: &str) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 3, 100));
-        let verdict = cell.by("ubar", submit(spec));
+        let verdict = cell.send_as("ubar", submit(spec));
         assert_eq!(render::verdict(&cell.state, &verdict), want);
         if verdict.is_err() {
             assert!(
-                cell.said.len() == 1 && cell.said[0].contains(" rejected: "),
+                cell.event_lines.len() == 1 && cell.event_lines[0].contains(" rejected: "),
                 "{:?}",
-                cell.said
+                cell.event_lines
             );
         }
     }
@@ -406,7 +416,7 @@ mod tests {
             "refused: field alloc_set: value ubar/jfoo is not valid; \
              allowed: an alloc set; this is a job of tasks",
         );
-        let after = |other: &str| vec![After { job: key(other), require_success: true }];
+        let after = |other: &str| vec![JobDependency { job: key(other), require_success: true }];
         check_submit(with(1, 100, |s| s.after = after("ubar/nowhere")), nowhere);
         check_submit(
             with(1, 100, |s| s.after = after("ubar/jnew")),
@@ -423,7 +433,7 @@ mod tests {
         let capabilities = [Capability::UseMonitoringBand].into();
         cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         cell.grant("ubar", Band::Monitoring, 100);
-        assert_eq!(cell.by("ubar", submit(job("probe", 1, 300))), Ok(Done::Version(1)));
+        assert_eq!(cell.send_as("ubar", submit(job("probe", 1, 300))), Ok(Done::Version(1)));
     }
 
     #[test]
@@ -434,7 +444,7 @@ mod tests {
         cell.ok(stop("ubar/jfoo"));
         assert_eq!(cell.ok(stop("ubar/jfoo")), Done::Unchanged);
         let busy = "not possible while job ubar/jfoo is stopping";
-        assert_eq!(cell.refused(submit(job("jfoo", 1, 100))), busy);
+        assert_eq!(cell.rejection_text(submit(job("jfoo", 1, 100))), busy);
         cell.report("jfoo", 0, Observed::Stopped);
         assert_eq!(cell.charged(Band::Batch), Resources::ZERO);
         cell.submit(&job("jfoo", 2, 100));
@@ -452,7 +462,7 @@ mod tests {
             true => Observed::Failed(ExitClass::Code(1)),
             false => Observed::Finished,
         };
-        let after = vec![After { job: key("ubar/jfoo"), require_success }];
+        let after = vec![JobDependency { job: key("ubar/jfoo"), require_success }];
         let next = with(2, 100, |s| s.after = after);
         if before {
             cell.submit(&next);
@@ -465,13 +475,13 @@ mod tests {
         }
         assert_eq!(cell.states("jnew")[0], want);
         if before {
-            assert_eq!(cell.states("jnew")[1], Dead(Fate::Killed));
+            assert_eq!(cell.states("jnew")[1], Dead(TaskOutcome::Killed));
         }
     }
 
     #[test]
     fn a_deferred_job_follows_the_outcome_of_its_predecessor() {
-        let never = Dead(Fate::DependencyFailed);
+        let never = Dead(TaskOutcome::DependencyFailed);
         for before in [true, false] {
             check_after(true, false, before, Pending);
             check_after(true, true, before, never);
@@ -486,7 +496,7 @@ mod tests {
             cell.submit(&job(first, 1, 100));
             cell.run(first, 0, "m1");
         }
-        let on = |job: &str, require_success| After { job: key(job), require_success };
+        let on = |job: &str, require_success| JobDependency { job: key(job), require_success };
         let both = |strict| vec![on("ubar/left", false), on("ubar/right", strict)];
         cell.submit(&with(1, 100, |s| s.after = both(false)));
         let mut strict = with(1, 100, |s| s.after = both(true));
@@ -496,7 +506,7 @@ mod tests {
         assert_eq!((cell.states("jnew"), cell.states("strict")), (vec![Deferred], vec![Deferred]));
         cell.report("right", 0, Observed::Failed(ExitClass::Code(1)));
         assert_eq!(cell.states("jnew"), [Pending]);
-        assert_eq!(cell.states("strict"), [Dead(Fate::DependencyFailed)]);
+        assert_eq!(cell.states("strict"), [Dead(TaskOutcome::DependencyFailed)]);
     }
 
     #[test]
@@ -506,17 +516,17 @@ mod tests {
             cell.submit(&job(first, 1, 100));
             cell.run(first, 0, "m1");
         }
-        let on = |job: &str| After { job: key(job), require_success: true };
+        let on = |job: &str| JobDependency { job: key(job), require_success: true };
         cell.submit(&with(1, 100, |s| s.after = vec![on("ubar/left"), on("ubar/right")]));
         cell.report("left", 0, Observed::Failed(ExitClass::Code(1)));
-        assert_eq!(cell.states("jnew"), [Dead(Fate::DependencyFailed)]);
+        assert_eq!(cell.states("jnew"), [Dead(TaskOutcome::DependencyFailed)]);
         // Nothing stirs when the other ends, and whoever asks too late learns it at once.
         let mut late = with(1, 100, |s| s.after = vec![on("ubar/right"), on("ubar/left")]);
         late.name = name("late");
         cell.submit(&late);
-        assert_eq!(cell.states("late"), [Dead(Fate::DependencyFailed)]);
+        assert_eq!(cell.states("late"), [Dead(TaskOutcome::DependencyFailed)]);
         cell.report("right", 0, Observed::Finished);
-        assert_eq!(cell.states("jnew"), [Dead(Fate::DependencyFailed)]);
+        assert_eq!(cell.states("jnew"), [Dead(TaskOutcome::DependencyFailed)]);
     }
 
     #[test]
@@ -537,23 +547,23 @@ mod tests {
                  of alloc set ubar/set"
             )
         };
-        assert_eq!(cell.refused(submit(inside(200))), above(200));
+        assert_eq!(cell.rejection_text(submit(inside(200))), above(200));
         cell.submit(&inside(105));
-        assert_eq!(cell.refused(update(&inside(111))), above(111));
+        assert_eq!(cell.rejection_text(update(&inside(111))), above(111));
         let below = "field priority: value 100 is not valid; \
                      allowed: 105 or more, the priority of job jnew inside it";
         set.priority = crate::priority::Priority(100);
-        assert_eq!(cell.refused(update(&set)), below);
+        assert_eq!(cell.rejection_text(update(&set)), below);
         // While an update can be undone, both of its priorities bind.
         set.priority = crate::priority::Priority(119);
         cell.ok(update(&set));
-        assert_eq!(cell.refused(update(&inside(111))), above(111));
+        assert_eq!(cell.rejection_text(update(&inside(111))), above(111));
         cell.ok(Command::CloseUpdate { job: key("ubar/set"), expect: None });
         cell.ok(update(&inside(111)));
         // A set that takes over the name meets the jobs that wait for it.
         cell.ok(stop("ubar/set"));
         set.priority = crate::priority::Priority(100);
-        let said = cell.refused(submit(set));
-        assert!(said.ends_with("allowed: 111 or more, the priority of job jnew inside it"));
+        let message = cell.rejection_text(submit(set));
+        assert!(message.ends_with("allowed: 111 or more, the priority of job jnew inside it"));
     }
 }

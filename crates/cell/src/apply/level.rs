@@ -4,8 +4,8 @@
 
 use super::Context;
 use crate::command::{Done, Verdict};
-use crate::event::What;
-use crate::reason::{Reason, Refusal};
+use crate::event::EventKind;
+use crate::reason::{Reason, Rejection};
 use crate::state::LEVEL;
 
 impl Context<'_> {
@@ -19,10 +19,10 @@ impl Context<'_> {
                 true => format!("{found} or {}", found + 1),
                 false => format!("{found}, the highest this build knows"),
             };
-            return Err(Refusal::BadLevel { asked: level, found, allowed });
+            return Err(Rejection::BadLevel { asked: level, found, allowed });
         }
         self.state.level = level;
-        self.emit(What::LevelRaised { level }, Reason::Requested);
+        self.emit(EventKind::LevelRaised { level }, Reason::Requested);
         Ok(Done::Applied)
     }
 }
@@ -31,16 +31,16 @@ impl Context<'_> {
 mod tests {
     use crate::apply::fixture::Cell;
     use crate::command::{Command, Done};
-    use crate::reason::Refusal;
+    use crate::reason::Rejection;
     use crate::state::LEVEL;
 
     fn check(from: u32, asked: u32, want: Result<Done, &str>) {
         let mut cell = Cell::default();
         cell.state.level = from;
-        let got = cell.sent(Command::RaiseLevel { level: asked });
+        let got = cell.send(Command::RaiseLevel { level: asked });
         match (got, want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want),
-            (Err(Refusal::BadLevel { allowed, .. }), Err(want)) => assert_eq!(allowed, want),
+            (Err(Rejection::BadLevel { allowed, .. }), Err(want)) => assert_eq!(allowed, want),
             (got, want) => panic!("{from} to {asked}: {got:?}, expected {want:?}"),
         }
     }

@@ -10,13 +10,13 @@ use super::Context;
 use crate::admit;
 use crate::command::{Done, Verdict};
 use crate::credential::PartKind;
-use crate::event::{MachineChange, TaskChange, What};
+use crate::event::{EventKind, MachineChange, TaskChange};
 use crate::id::{MachineId, TaskId};
 use crate::machine::{
     MAX_CELL_CAPACITY, MAX_MACHINES, MAX_PACKAGES, Machine, MachineSpec, MachineStatus,
 };
 use crate::name::Name;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::Resources;
 use crate::spec::PackageRef;
 use crate::state::State;
@@ -30,12 +30,12 @@ pub const LEASE_MARGIN: Span = Span::seconds(5);
 
 /// What is on a machine that is up ends at once when it is removed, without notice and within no
 /// job's budget. Whoever means that says so.
-fn spares_tasks(state: &State, name: &Name) -> Result<(), Refusal> {
+fn check_no_tasks(state: &State, name: &Name) -> Result<(), Rejection> {
     let Some(machine) = state.machine_named(name) else { return Ok(()) };
     let is_up = state.machines().get(machine).is_some_and(|row| row.status == MachineStatus::Up);
     let tasks = state.machine_load(machine).map_or(0, |load| load.tasks.len());
     match is_up && tasks > 0 {
-        true => Err(Refusal::HoldsTasks { machine: name.clone(), tasks: tasks as u32 }),
+        true => Err(Rejection::HoldsTasks { machine: name.clone(), tasks: tasks as u32 }),
         false => Ok(()),
     }
 }
@@ -48,13 +48,13 @@ impl Context<'_> {
             let same = self.state.machines.get(old).is_some_and(|m| m.spec == *spec);
             return match same {
                 true => Ok(Done::Unchanged),
-                false => Err(Refusal::Exists(format!("machine {}", spec.name))),
+                false => Err(Rejection::Exists(format!("machine {}", spec.name))),
             };
         }
         if self.state.machines.slots() >= MAX_MACHINES {
-            return Err(Refusal::Full("machines".into()));
+            return Err(Rejection::Full("machines".into()));
         }
-        self.capacity_holds(Resources::ZERO, spec.capacity)?;
+        self.check_cell_capacity(Resources::ZERO, spec.capacity)?;
         let machine = self.state.insert_machine(Machine {
             spec: spec.clone(),
             status: MachineStatus::Down,
@@ -68,16 +68,16 @@ impl Context<'_> {
             since: self.now,
         });
         self.machine_event(machine, MachineChange::Added, Reason::Requested);
-        self.forget_gone(PartKind::Agent, &spec.name);
+        self.lift_revocation(PartKind::Agent, &spec.name);
         Ok(Done::Applied)
     }
 
     /// Whether the sum over the cell stays exact when one machine's capacity changes.
-    fn capacity_holds(&self, old: Resources, new: Resources) -> Result<(), Refusal> {
+    fn check_cell_capacity(&self, old: Resources, new: Resources) -> Result<(), Rejection> {
         let total = self.state.capacity.minus(old).plus(new).to_array();
         match total.iter().all(|amount| *amount <= MAX_CELL_CAPACITY) {
             true => Ok(()),
-            false => Err(Refusal::Full("capacity: at most 2^62 of each resource".into())),
+            false => Err(Rejection::Full("capacity: at most 2^62 of each resource".into())),
         }
     }
 
@@ -90,9 +90,9 @@ impl Context<'_> {
         if row.spec == *spec {
             return Ok(Done::Unchanged);
         }
-        Self::expected(|| format!("machine {}", spec.name), row.generation, expect)?;
+        Self::check_expected(|| format!("machine {}", spec.name), row.generation, expect)?;
         let old = row.spec.capacity;
-        self.capacity_holds(old, spec.capacity)?;
+        self.check_cell_capacity(old, spec.capacity)?;
         self.state.edit_machine(machine, |m| {
             m.spec = spec.clone();
             m.generation = m.generation.saturating_add(1);
@@ -106,17 +106,17 @@ impl Context<'_> {
     /// reason to keep a machine that is gone. Its agent is not listened to any more.
     pub(super) fn remove_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         let (machine, row) = self.machine_by_name(name)?;
-        Self::expected(|| format!("machine {name}"), row.generation, expect)?;
+        Self::check_expected(|| format!("machine {name}"), row.generation, expect)?;
         self.lose_tasks(machine, &Reason::MachineRemoved);
         self.state.remove_machine(machine);
         self.machine_event(machine, MachineChange::Removed, Reason::Requested);
-        self.remember_gone(PartKind::Agent, name);
+        self.add_revocation(PartKind::Agent, name);
         Ok(Done::Applied)
     }
 
     /// As [`Context::remove_machine`], for whoever looked and saw nothing on it.
     pub(super) fn remove_empty_machine(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
-        spares_tasks(self.state, name)?;
+        check_no_tasks(self.state, name)?;
         self.remove_machine(name, expect)
     }
 
@@ -126,7 +126,7 @@ impl Context<'_> {
         let (found, up) = (row.incarnation, row.status == MachineStatus::Up);
         if incarnation < found {
             let machine = row.spec.name.clone();
-            return Err(Refusal::StaleIncarnation { machine, reported: incarnation, found });
+            return Err(Rejection::StaleIncarnation { machine, reported: incarnation, found });
         }
         if incarnation == found && up {
             return Ok(Done::Unchanged);
@@ -166,7 +166,7 @@ impl Context<'_> {
         packages: &BTreeSet<PackageRef>,
     ) -> Verdict {
         if packages.len() > MAX_PACKAGES {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "packages".into(),
                 value: format!("{} packages", packages.len()),
                 allowed: format!("at most {MAX_PACKAGES}"),
@@ -186,18 +186,18 @@ impl Context<'_> {
         change: MachineChange,
         reason: Reason,
     ) {
-        self.emit(What::Machine { machine, change }, reason);
+        self.emit(EventKind::Machine { machine, change }, reason);
     }
 
-    pub(crate) fn machine_row(&self, machine: MachineId) -> Result<&Machine, Refusal> {
+    pub(crate) fn machine_row(&self, machine: MachineId) -> Result<&Machine, Rejection> {
         let row = self.state.machines.get(machine);
-        row.ok_or_else(|| Refusal::NoSuchRow(format!("machine {}", machine.0)))
+        row.ok_or_else(|| Rejection::NoSuchRow(format!("machine {}", machine.0)))
     }
 
-    pub(super) fn machine_by_name(&self, name: &Name) -> Result<(MachineId, &Machine), Refusal> {
+    pub(super) fn machine_by_name(&self, name: &Name) -> Result<(MachineId, &Machine), Rejection> {
         let machine = self.state.machine_named(name);
         let found = machine.and_then(|id| Some((id, self.state.machines.get(id)?)));
-        found.ok_or_else(|| Refusal::NoSuchMachine(name.clone()))
+        found.ok_or_else(|| Rejection::NoSuchMachine(name.clone()))
     }
 
     /// Everything on the machine is lost. Inner tasks first: an alloc that leaves would report
@@ -223,9 +223,9 @@ impl Context<'_> {
         };
         // On the row even if it dies here: whoever takes its place later has to wait as long.
         self.set_task(id, |t| t.not_before = not_before);
-        self.note_end(id, machine, reason.clone());
+        self.record_end(id, machine, reason.clone());
         if task.state == TaskState::Stopping(StopCause::Killed) {
-            return self.stopped(id);
+            return self.task_stopped(id);
         }
         if task.state.holds_resources() {
             // Not holding any more, so that `requeue` has nothing left to release.
@@ -246,10 +246,10 @@ mod tests {
     use crate::id::MachineId;
     use crate::machine::{MachineSpec, MachineStatus};
     use crate::name::Token;
-    use crate::reason::Refusal;
+    use crate::reason::Rejection;
     use crate::render;
     use crate::spec::{JobKind, RetainDisk};
-    use crate::task::{Fate, TaskState};
+    use crate::task::{TaskOutcome, TaskState};
     use crate::time::{Span, Time};
     use std::collections::BTreeSet;
 
@@ -258,7 +258,7 @@ mod tests {
     /// One command on a cell in which `m1` is up in its first life.
     fn check(command: Command, want: &str) {
         let mut cell = Cell::with_machines(1);
-        let verdict = cell.sent(command);
+        let verdict = cell.send(command);
         assert_eq!(render::verdict(&cell.state, &verdict), want);
     }
 
@@ -324,7 +324,7 @@ mod tests {
         cell.ok(Command::ResizeJob { job: key("ubar/jbar"), count: 1, expect: None });
         assert_eq!(cell.ok(lose.clone()), Done::Applied, "{lose:?}");
         assert_eq!(cell.states("jfoo"), [TaskState::Pending; 2], "{lose:?}");
-        let killed = TaskState::Dead(Fate::Killed);
+        let killed = TaskState::Dead(TaskOutcome::Killed);
         assert_eq!(cell.states("jbar"), [TaskState::Pending, killed], "{lose:?}");
         let lease_over = Time(cell.now).plus(Span::seconds(30)).plus(super::LEASE_MARGIN);
         for index in [0, 1] {
@@ -350,17 +350,17 @@ mod tests {
         // Placed after somebody looked.
         cell.run("jfoo", 0, "m1");
         let held = "machine m1 is up with 1 task on it, which would end at once";
-        assert_eq!(cell.refused(remove()), held);
+        assert_eq!(cell.rejection_text(remove()), held);
         cell.run("jfoo", 1, "m1");
-        assert!(cell.refused(remove()).contains("m1 is up with 2 tasks on it"));
-        assert!(matches!(cell.by("ubar", remove()), Err(Refusal::NotAllowed { .. })));
+        assert!(cell.rejection_text(remove()).contains("m1 is up with 2 tasks on it"));
+        assert!(matches!(cell.send_as("ubar", remove()), Err(Rejection::NotAllowed { .. })));
         assert!(cell.states("jfoo").iter().all(|state| state.holds_resources()));
         // What is down holds nothing any more; what is not there is said.
         cell.ok(Command::MachineDown { machine: M1 });
         assert_eq!(cell.ok(remove()), Done::Applied);
-        assert_eq!(cell.refused(remove()), "there is no machine m1");
+        assert_eq!(cell.rejection_text(remove()), "there is no machine m1");
         let empty = |expect| Command::RemoveEmptyMachine { name: name("m2"), expect };
-        assert!(cell.refused(empty(Some(7))).contains("is at version 1, not 7"));
+        assert!(cell.rejection_text(empty(Some(7))).contains("is at version 1, not 7"));
         assert_eq!(cell.ok(empty(Some(1))), Done::Applied);
     }
 
@@ -384,8 +384,8 @@ mod tests {
             cell.ok(lose);
             assert_eq!(cell.states("jset"), [TaskState::Pending]);
             assert_eq!(cell.states("jfoo"), [TaskState::Pending]);
-            let lost = cell.said.iter().filter(|line| line.contains("lost")).count();
-            assert!(lost >= 2, "{:?}", cell.said);
+            let lost = cell.event_lines.iter().filter(|line| line.contains("lost")).count();
+            assert!(lost >= 2, "{:?}", cell.event_lines);
             assert_eq!(cell.state.machine_load(M1).map(|load| load.reserved.disk), kept);
         }
     }
@@ -406,7 +406,7 @@ mod tests {
         let flagged = |cell: &Cell| cell.state.machines().get(M1).unwrap().over_committed;
         cell.ok(Command::UpdateMachine { spec: after.clone(), expect: None });
         assert!(flagged(&cell), "{after:?}");
-        assert_eq!(cell.said.len(), 2);
+        assert_eq!(cell.event_lines.len(), 2);
         cell.ok(Command::UpdateMachine { spec: before.clone(), expect: None });
         assert!(!flagged(&cell), "{before:?}");
     }

@@ -9,9 +9,7 @@ mod apply_job;
 pub mod authorize;
 mod blobs;
 mod bounds;
-mod dismiss;
 mod drain;
-mod ending;
 mod evict;
 mod expire;
 #[cfg(test)]
@@ -19,29 +17,31 @@ pub(crate) mod fixture;
 mod holds;
 mod jobs;
 mod level;
-mod life;
 mod machines;
 mod plan;
-mod relief;
 mod reports;
 mod reservations;
 mod resize;
-mod retained;
+mod resource_pressure;
+mod retained_disk;
+mod revocation;
 mod settle;
+mod stop_and_purge;
+mod task_lifecycle;
 mod tokens;
 mod update;
 mod users;
 
-pub(crate) use life::back_off;
+pub(crate) use task_lifecycle::back_off;
 
 use crate::bounds::SYSTEM_ANSWER_BYTES;
 use crate::command::{Actor, Command, Done, Entry, Request, Verdict};
-use crate::event::{Event, What};
+use crate::event::{Event, EventKind};
 use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::name::Name;
 use crate::priority::Band;
-use crate::reason::{Reason, Refusal};
-use crate::replay::{self, Answered, Seen};
+use crate::reason::{Reason, Rejection};
+use crate::replay_windows::{self, RecordedAnswer, WindowLookup};
 use crate::state::State;
 use crate::time::Time;
 
@@ -73,11 +73,11 @@ impl State {
 
     fn apply_request(&mut self, request: &Request, events: &mut Vec<Event>) -> Verdict {
         let Some(id) = request.id else { return self.apply_command(request, events) };
-        let fingerprint = replay::fingerprint(&request.command);
+        let fingerprint = replay_windows::fingerprint(&request.command);
         match self.windows.look_up(&request.by, id, fingerprint) {
-            Seen::Before(verdict) => verdict,
-            Seen::Refused(refusal) => Err(refusal),
-            Seen::New => {
+            WindowLookup::Answered(verdict) => verdict,
+            WindowLookup::Rejected(refusal) => Err(refusal),
+            WindowLookup::Unseen => {
                 let verdict = self.apply_command(request, events);
                 let now = self.now;
                 let most = match &request.by {
@@ -89,7 +89,7 @@ impl State {
                     | Actor::Controller(_)
                     | Actor::Replica(_) => SYSTEM_ANSWER_BYTES,
                 };
-                let answered = Answered { fingerprint, verdict: verdict.clone() };
+                let answered = RecordedAnswer { fingerprint, verdict: verdict.clone() };
                 self.windows.remember(&request.by, id, answered, now, most);
                 verdict
             }
@@ -112,7 +112,7 @@ impl State {
         let verdict = allowed.and_then(|()| context.dispatch(&request.command));
         context.settle();
         // It is kept with the answer, and may quote what was sent.
-        verdict.map_err(Refusal::bounded)
+        verdict.map_err(Rejection::truncated)
     }
 }
 
@@ -142,7 +142,7 @@ impl Context<'_> {
             C::UpdateJob { owner, spec, expect } => self.update_job(owner, spec, *expect),
             C::ResizeJob { job, count, expect } => self.resize_job(job, *count, *expect),
             C::StopJob { job, expect } => self.stop_job(job, *expect),
-            C::StopTask { job, index, expect } => self.stop_one(job, *index, *expect),
+            C::StopTask { job, index, expect } => self.stop_single_task(job, *index, *expect),
             C::UndoUpdate { job, expect } => self.undo_update(job, *expect),
             C::CloseUpdate { job, expect } => self.close_update(job, *expect),
             C::StepUpdate { job, index } => self.step_update(job, *index),
@@ -168,13 +168,13 @@ impl Context<'_> {
             C::ConfirmReplica { name, key } => self.confirm_replica(name, *key),
             C::AddBlob { digest, bytes, limits } => self.add_blob(digest, *bytes, *limits),
             C::RemoveBlob { digest } => self.remove_blob(digest),
-            C::Enlist(spec) => self.enlist(spec),
-            C::Dismiss { part, name } => self.dismiss(*part, name),
+            C::Enlist(spec) => self.register_machine(spec),
+            C::Dismiss { part, name } => self.revoke_part(*part, name),
             C::SaverFailed { machine, task, attempt, run, exit } => {
                 self.saver_failed(*machine, (*task, *attempt, *run), *exit)
             }
             C::SetShortages { machine, incarnation, shortages } => {
-                self.set_shortages(*machine, *incarnation, shortages)
+                self.set_resource_pressure(*machine, *incarnation, shortages)
             }
             C::SetBounds(bounds) => self.set_bounds(bounds),
             C::ReserveHold(target) => self.reserve_hold(target),
@@ -183,7 +183,7 @@ impl Context<'_> {
         }
     }
 
-    pub(crate) fn emit(&mut self, what: impl Into<What>, reason: Reason) {
+    pub(crate) fn emit(&mut self, what: impl Into<EventKind>, reason: Reason) {
         let by = self.sender.clone();
         self.events.push(Event { at: self.now, by, what: what.into(), reason });
     }
@@ -213,32 +213,36 @@ impl Context<'_> {
 
     /// Compare-and-swap: the version the client saw must be the one it changes. Asked only once it
     /// is known that something would change: who asks for what is so already is not refused.
-    pub(crate) fn expected(
+    pub(crate) fn check_expected(
         object: impl FnOnce() -> String,
         found: u32,
         expect: Option<u32>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         match expect {
             Some(expected) if expected != found => {
-                Err(Refusal::StaleVersion { object: object(), expected, found })
+                Err(Rejection::StaleVersion { object: object(), expected, found })
             }
             _ => Ok(()),
         }
     }
 
     /// The verdict of a command made of independent items.
-    pub(crate) fn partly(refused: Vec<(u32, Refusal)>) -> Verdict {
+    pub(crate) fn partial_verdict(refused: Vec<(u32, Rejection)>) -> Verdict {
         Ok(if refused.is_empty() { Done::Applied } else { Done::Partly(refused) })
     }
 
     /// The task row, checked against the attempt the sender knows.
-    pub(crate) fn task_at(&self, task: TaskId, attempt: u32) -> Result<crate::task::Task, Refusal> {
+    pub(crate) fn task_at_attempt(
+        &self,
+        task: TaskId,
+        attempt: u32,
+    ) -> Result<crate::task::Task, Rejection> {
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Refusal::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
         };
         match row.attempt == attempt {
             true => Ok(row.clone()),
-            false => Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt }),
+            false => Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt }),
         }
     }
 }
@@ -263,8 +267,11 @@ mod tests {
         spec.priority.0 = 101;
         cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: Some(1) });
         for stale in [present + 1, present - 1] {
-            let said = cell.refused(ask(Some(stale)));
-            assert!(said.contains(&format!("is at version {present}, not {stale}")), "{said}");
+            let message = cell.rejection_text(ask(Some(stale)));
+            assert!(
+                message.contains(&format!("is at version {present}, not {stale}")),
+                "{message}"
+            );
         }
         assert_ne!(cell.ok(ask(Some(present))), Done::Unchanged);
         if again {
@@ -304,10 +311,10 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         cell.ok(Command::StartDrain { name: name("m1"), expect: None });
         let stop = |expect| Command::StopDrain { name: name("m1"), expect };
-        assert!(cell.refused(stop(Some(1))).contains("machine m1 is at version 2, not 1"));
+        assert!(cell.rejection_text(stop(Some(1))).contains("machine m1 is at version 2, not 1"));
         assert_eq!(cell.ok(stop(Some(2))), Done::Applied);
         let remove = |expect| Command::RemoveUser { name: name("ubar"), expect };
-        assert!(cell.refused(remove(Some(2))).contains("user ubar is at version 3, not 2"));
+        assert!(cell.rejection_text(remove(Some(2))).contains("user ubar is at version 3, not 2"));
         assert_eq!(cell.ok(remove(Some(3))), Done::Applied);
     }
 }

@@ -16,11 +16,11 @@ use crate::hold::{Hold, HoldRole, Holds};
 use crate::id::{JobId, MachineId, TaskId};
 use crate::job::JobState;
 use crate::load::MachineLoad;
-use crate::machine::{Machine, Retained};
+use crate::machine::{Machine, RetainedDisk};
 use crate::named::UNBOUNDED;
 use crate::plan::{Assignment, Group, Plan, Victim};
 use crate::priority::Priority;
-use crate::reason::{Misfit, Reason, Refusal};
+use crate::reason::{InfeasibleReason, Reason, Rejection};
 use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::state::State;
@@ -40,12 +40,12 @@ impl Context<'_> {
                 refused.push((position as u32, refusal));
             }
         }
-        Self::partly(refused)
+        Self::partial_verdict(refused)
     }
 
-    fn commit_group(&mut self, group: &Group) -> Result<(), Refusal> {
+    fn commit_group(&mut self, group: &Group) -> Result<(), Rejection> {
         match (&group.victims[..], &group.assignments[..]) {
-            (_, []) => Err(Refusal::BadField {
+            (_, []) => Err(Rejection::BadField {
                 field: "group.assignments".into(),
                 value: "none".into(),
                 allowed: "one or more".into(),
@@ -57,17 +57,17 @@ impl Context<'_> {
                 Ok(())
             }
             _ => {
-                let mut journal = Journal { events: self.events.len(), ..Journal::default() };
+                let mut journal = UndoLog { events: self.events.len(), ..UndoLog::default() };
                 let tried = self.try_group(group, &mut journal);
                 if tried.is_err() {
-                    self.put_back(journal);
+                    self.roll_back(journal);
                 }
                 tried
             }
         }
     }
 
-    fn try_group(&mut self, group: &Group, journal: &mut Journal) -> Result<(), Refusal> {
+    fn try_group(&mut self, group: &Group, journal: &mut UndoLog) -> Result<(), Rejection> {
         self.check_gangs(group)?;
         let mut arrivals: BTreeMap<MachineId, Vec<&Assignment>> = BTreeMap::new();
         for assignment in &group.assignments {
@@ -79,22 +79,22 @@ impl Context<'_> {
         }
         for assignment in &group.assignments {
             self.check_assignment(assignment)?;
-            journal.keep_task(self.state, assignment.task);
+            journal.save_task(self.state, assignment.task);
             self.place(assignment);
         }
         for (id, gone) in &victims {
             let blocks = |(role, hold): (HoldRole, &Hold)| {
                 let arrived = arrivals.get(&hold.machine).map_or(&[][..], |list| list);
-                self.stands_in_the_way(*id, gone, (role, hold), arrived)
+                self.blocks_group(*id, gone, (role, hold), arrived)
             };
             if !gone.row.holds.iter().any(blocks) {
-                return Err(Refusal::NeedlessVictim(*id));
+                return Err(Rejection::NeedlessVictim(*id));
             }
         }
         Ok(())
     }
 
-    fn put_back(&mut self, journal: Journal) {
+    fn roll_back(&mut self, journal: UndoLog) {
         for (id, row) in journal.tasks.into_iter().rev() {
             self.state.edit_task(id, |task| *task = row);
         }
@@ -106,46 +106,48 @@ impl Context<'_> {
     }
 
     /// Everything that must hold for one task to be put where the plan says.
-    fn check_assignment(&self, assignment: &Assignment) -> Result<(), Refusal> {
+    fn check_assignment(&self, assignment: &Assignment) -> Result<(), Rejection> {
         let Assignment { task, machine, alloc, .. } = *assignment;
-        let Some(candidate) = Candidate::of(self.state, task) else { return Err(no_row(task)) };
+        let Some(candidate) = Candidate::of(self.state, task) else {
+            return Err(no_such_task(task));
+        };
         let row = candidate.task;
         check_attempt(task, row, assignment.attempt)?;
         if row.state != TaskState::Pending {
             let action = "placement: only pending tasks are placed".into();
-            return Err(Refusal::WrongTaskState { task, state: row.state, action });
+            return Err(Rejection::WrongTaskState { task, state: row.state, action });
         }
         if row.not_before > self.now {
-            return Err(Refusal::TooEarly { task, not_before: row.not_before.0 });
+            return Err(Rejection::TooEarly { task, not_before: row.not_before.0 });
         }
         let state = self.state.jobs.get(row.job).map(|job| job.state);
         if state != Some(JobState::Active) {
-            return Err(Refusal::WrongState { what: format!("the job is {state:?}") });
+            return Err(Rejection::WrongState { what: format!("the job is {state:?}") });
         }
-        if let Some(misfit) = fit::misfit(self.state, &candidate, machine, alloc) {
-            return Err(Refusal::DoesNotFit { task, machine, misfit });
+        if let Some(misfit) = fit::infeasible_reason(self.state, &candidate, machine, alloc) {
+            return Err(Rejection::DoesNotFit { task, machine, misfit });
         }
-        self.check_choices(assignment, candidate.spec)
+        self.check_ports_and_devices(assignment, candidate.spec)
     }
 
     /// Ports and devices are the scheduler's choice: they must be what the spec asks for, and free.
-    pub(super) fn check_choices(
+    pub(super) fn check_ports_and_devices(
         &self,
         assignment: &Assignment,
         spec: &JobSpec,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let Assignment { task, machine, ports, devices, .. } = assignment;
         let (task, machine) = (*task, *machine);
         let rows = self.state.machines.get(machine).zip(self.state.machine_load(machine));
-        let Some((row, load)) = rows else { return Err(no_machine(machine)) };
+        let Some((row, load)) = rows else { return Err(no_such_machine(machine)) };
         if !fit::ports_granted(spec, row, load, ports) {
             let taken = ports.iter().find_map(|p| Some((*p, load.port_holder(*p)?)));
             return Err(match taken {
                 Some((port, holder)) => {
-                    let misfit = Misfit::StaticPort { port, holder: Some(holder) };
-                    Refusal::DoesNotFit { task, machine, misfit }
+                    let misfit = InfeasibleReason::StaticPort { port, holder: Some(holder) };
+                    Rejection::DoesNotFit { task, machine, misfit }
                 }
-                None => Refusal::BadField {
+                None => Rejection::BadField {
                     field: "assignment.ports".into(),
                     value: format!("{ports:?}"),
                     allowed: format!(
@@ -165,7 +167,7 @@ impl Context<'_> {
         };
         match granted {
             true => Ok(()),
-            false => Err(Refusal::BadField {
+            false => Err(Rejection::BadField {
                 field: "assignment.devices".into(),
                 value: format!("{devices:?}"),
                 allowed: "in the order of the requests, for each as many different devices of its \
@@ -191,7 +193,7 @@ impl Context<'_> {
             let row = self.state.tasks.get(*id)?;
             let victim = Victim { task: *id, attempt: row.attempt };
             let same = row.alloc() == alloc
-                || any_port(row.ports(), ports)
+                || shares_any_port(row.ports(), ports)
                 || outer.is_some_and(|grant| grant.waits_for.contains(&victim));
             (!row.state.holds_resources() && same).then_some(victim)
         };
@@ -212,17 +214,17 @@ impl Context<'_> {
             row.state = TaskState::Assigned;
             row.attempt = row.attempt.saturating_add(1);
             row.version = version;
-            row.holds = Holds::one(Hold { machine: *machine, alloc: *alloc, grant });
+            row.holds = Holds::primary_only(Hold { machine: *machine, alloc: *alloc, grant });
             row.notice_max = None;
         });
         self.task_event(*task, TaskChange::Scheduled { machine: *machine }, Reason::FoundPlace);
     }
 
-    fn check_gangs(&self, group: &Group) -> Result<(), Refusal> {
+    fn check_gangs(&self, group: &Group) -> Result<(), Rejection> {
         let mut placed: BTreeMap<JobId, (TaskId, u32)> = BTreeMap::new();
         for assignment in &group.assignments {
             let Some(row) = self.state.tasks.get(assignment.task) else {
-                return Err(no_row(assignment.task));
+                return Err(no_such_task(assignment.task));
             };
             placed.entry(row.job).or_insert((assignment.task, 0)).1 += 1;
         }
@@ -231,10 +233,10 @@ impl Context<'_> {
 
     /// A gang is placed when no live task of it is left without a place: those on their way out
     /// count as missing, so the rest waits for them instead of holding room for a partial gang.
-    fn check_gang(&self, task: TaskId, placed: u32) -> Result<(), Refusal> {
+    fn check_gang(&self, task: TaskId, placed: u32) -> Result<(), Rejection> {
         let row = self.state.tasks.get(task);
         let Some(job) = row.and_then(|row| self.state.jobs.get(row.job)) else {
-            return Err(no_row(task));
+            return Err(no_such_task(task));
         };
         if !job.spec().gang {
             return Ok(());
@@ -245,7 +247,7 @@ impl Context<'_> {
         };
         let needed = job.tasks.iter().filter(missing).count() as u32;
         match placed < needed {
-            true => Err(Refusal::PartialGang { placed, needed }),
+            true => Err(Rejection::PartialGang { placed, needed }),
             false => Ok(()),
         }
     }
@@ -255,17 +257,17 @@ impl Context<'_> {
         &mut self,
         victim: &Victim,
         arrivals: &BTreeMap<MachineId, Vec<&Assignment>>,
-        journal: &mut Journal,
-    ) -> Result<Gone, Refusal> {
+        journal: &mut UndoLog,
+    ) -> Result<PreemptedTask, Rejection> {
         let id = victim.task;
-        let row = self.task_at(id, victim.attempt)?;
+        let row = self.task_at_attempt(id, victim.attempt)?;
         let (TaskState::Assigned | TaskState::Running, Some(machine)) = (row.state, row.machine())
         else {
             let action = "preemption: only assigned and running tasks give way".into();
-            return Err(Refusal::WrongTaskState { task: id, state: row.state, action });
+            return Err(Rejection::WrongTaskState { task: id, state: row.state, action });
         };
         let Some(priority) = self.state.spec_of(&row).map(|spec| spec.priority) else {
-            return Err(no_row(id));
+            return Err(no_such_task(id));
         };
         let arriving = arrivals.get(&machine).map_or(&[][..], |list| list);
         let ports = self.ports_with_inner(id, &row);
@@ -273,32 +275,32 @@ impl Context<'_> {
         let inner = inner.filter_map(|inner| self.state.tasks.get(*inner));
         let inner = inner.filter(|inner| inner.state.holds_resources()).count() as u64;
         let inner = inner + self.state.alloc_load(id).map_or(0, |load| load.held_for.len() as u64);
-        let crowded = self.is_crowded(machine, arriving.len() as u64);
-        let gone = Gone { ports, inner, crowded, row };
-        let by = self.weakest_taker(&gone, arriving).ok_or(Refusal::NeedlessVictim(id))?;
+        let exceeds_task_limit = self.exceeds_machine_tasks(machine, arriving.len() as u64);
+        let gone = PreemptedTask { ports, inner, exceeds_task_limit, row };
+        let by = self.weakest_preemptor(&gone, arriving).ok_or(Rejection::NeedlessVictim(id))?;
         if !by.0.may_preempt(priority) {
-            return Err(Refusal::MayNotPreempt { by: by.0, victim: priority });
+            return Err(Rejection::MayNotPreempt { by: by.0, victim: priority });
         }
-        self.within_budget(id)?;
-        journal.keep_victim(self.state, id, machine);
-        let most = self.notice_granted(&gone, arriving);
+        self.check_disruption_budget(id)?;
+        journal.save_victim(self.state, id, machine);
+        let most = self.notice_limit(&gone, arriving);
         self.stop_task(id, StopCause::Preempted, Reason::Preempted { by: by.1 });
         if most.is_some() {
-            self.bound_notice(id, most);
+            self.limit_notice(id, most);
         }
         Ok(gone)
     }
 
     /// Whether so many more tasks would be more than the machine may hold.
-    fn is_crowded(&self, machine: MachineId, more: u64) -> bool {
-        let held = self.state.machine_load(machine).map_or(0, MachineLoad::holders);
+    fn exceeds_machine_tasks(&self, machine: MachineId, more: u64) -> bool {
+        let held = self.state.machine_load(machine).map_or(0, MachineLoad::holder_count);
         held.saturating_add(more) > self.state.bounds.machine_tasks
     }
 
     /// The shortest notice that those who take the victim's room are ready to wait for (B8). Work
     /// that is not prod can wait: it shortens nobody's.
-    fn notice_granted(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<Span> {
-        let takers = arriving.iter().filter(|a| victim.is_taken_by(a));
+    fn notice_limit(&self, victim: &PreemptedTask, arriving: &[&Assignment]) -> Option<Span> {
+        let takers = arriving.iter().filter(|a| victim.is_replaced_by(a));
         let may_bound = |spec: &JobSpec| spec.priority.is_prod();
         let bounds = takers.filter_map(|a| {
             let taker = Candidate::of(self.state, a.task)?;
@@ -308,7 +310,7 @@ impl Context<'_> {
     }
 
     /// An alloc is gone when all inside it are, so what bounds its notice bounds theirs.
-    fn bound_notice(&mut self, id: TaskId, most: Option<Span>) {
+    fn limit_notice(&mut self, id: TaskId, most: Option<Span>) {
         let inner = self.state.alloc_load(id).map_or_else(Vec::new, |load| load.tasks.clone());
         for task in inner.into_iter().chain([id]) {
             self.set_task(task, |row| row.notice_max = most);
@@ -330,8 +332,12 @@ impl Context<'_> {
 
     /// Of those who take the victim's room, one of its ports or its number, the one with the lowest
     /// priority: a strong task must not clear the way for a weak one of its group.
-    fn weakest_taker(&self, victim: &Gone, arriving: &[&Assignment]) -> Option<(Priority, TaskId)> {
-        let takes = |a: &&&Assignment| victim.is_taken_by(a);
+    fn weakest_preemptor(
+        &self,
+        victim: &PreemptedTask,
+        arriving: &[&Assignment],
+    ) -> Option<(Priority, TaskId)> {
+        let takes = |a: &&&Assignment| victim.is_replaced_by(a);
         let priority = |a: &&Assignment| {
             let spec = Candidate::of(self.state, a.task)?.spec;
             Some((spec.priority, a.task))
@@ -342,10 +348,10 @@ impl Context<'_> {
     /// Whether the group would not have fitted on the machine of this hold had the victim kept it.
     /// Only what the arrivals ask for counts: an excess that was there before is no reason to
     /// preempt.
-    fn stands_in_the_way(
+    fn blocks_group(
         &self,
         id: TaskId,
-        gone: &Gone,
+        gone: &PreemptedTask,
         (role, hold): (HoldRole, &Hold),
         arrived: &[&Assignment],
     ) -> bool {
@@ -359,109 +365,113 @@ impl Context<'_> {
             return false;
         };
         let arrives = !arrived.is_empty();
-        if arrived.iter().any(|a| any_port(ports, &a.ports))
-            || (arrives && self.is_crowded(machine, 1 + inner))
+        if arrived.iter().any(|a| shares_any_port(ports, &a.ports))
+            || (arrives && self.exceeds_machine_tasks(machine, 1 + inner))
         {
             return true;
         }
         let beside = arrived.iter().filter(|a| a.alloc == hold.alloc);
         let asks: Vec<Candidate<'_>> =
             beside.filter_map(|a| Candidate::of(self.state, a.task)).collect();
-        let (capacity, prod_limits, reserved) = fit::sums(self.state, row, load, hold.alloc);
-        let asked = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
-        let stayed = reserved.minus(left_behind(row, id, victim)).plus(victim.reservation);
-        let mut lacks = lacking(asked, stayed, capacity);
+        let (capacity, prod_limits, reserved) = fit::held_sums(self.state, row, load, hold.alloc);
+        let requested = asks.iter().fold(Resources::ZERO, |sum, c| sum.plus(c.task.reservation));
+        let stayed = reserved.minus(retained_disk_of(row, id, victim)).plus(victim.reservation);
+        let mut lacks = exceeds_where_requested(requested, stayed, capacity);
         if spec.priority.is_prod() {
             let prod = asks.iter().filter(|c| c.spec.priority.is_prod());
-            let asked = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
+            let requested = prod.fold(Resources::ZERO, |sum, c| sum.plus(c.limits()));
             let limits = spec.limits_of(victim.index);
-            lacks |= lacking(asked, prod_limits.plus(limits), capacity);
+            lacks |= exceeds_where_requested(requested, prod_limits.plus(limits), capacity);
         }
-        lacks || (hold.alloc.is_none() && lacks_sparse(self.state, machine, (hold, spec), &asks))
+        lacks
+            || (hold.alloc.is_none()
+                && exceeds_devices_or_named(self.state, machine, (hold, spec), &asks))
     }
 }
 
 /// Rows a group overwrote, in the order it did.
 #[derive(Default)]
-struct Journal {
+struct UndoLog {
     tasks: Vec<(TaskId, Task)>,
-    retained: Vec<(MachineId, Vec<Retained>)>,
+    retained: Vec<(MachineId, Vec<RetainedDisk>)>,
     /// How many events there were before.
     events: usize,
 }
 
-impl Journal {
-    fn keep_task(&mut self, state: &State, id: TaskId) {
+impl UndoLog {
+    fn save_task(&mut self, state: &State, id: TaskId) {
         self.tasks.extend(state.tasks().get(id).map(|row| (id, row.clone())));
     }
 
     /// A victim takes the tasks inside it along, gives up what others hold there, and may leave
     /// retained disk behind.
-    fn keep_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
-        self.keep_task(state, id);
+    fn save_victim(&mut self, state: &State, id: TaskId, machine: MachineId) {
+        self.save_task(state, id);
         if let Some(load) = state.alloc_load(id) {
             let inner = load.tasks.iter().chain(&load.held_for);
-            inner.for_each(|task| self.keep_task(state, *task));
+            inner.for_each(|task| self.save_task(state, *task));
         }
         let row = state.machines().get(machine);
         self.retained.extend(row.map(|row| (machine, row.retained.clone())));
     }
 }
 
-fn no_row(task: TaskId) -> Refusal {
-    Refusal::NoSuchRow(format!("task {}", task.0))
+fn no_such_task(task: TaskId) -> Rejection {
+    Rejection::NoSuchRow(format!("task {}", task.0))
 }
 
-fn no_machine(machine: MachineId) -> Refusal {
-    Refusal::NoSuchRow(format!("machine {}", machine.0))
+fn no_such_machine(machine: MachineId) -> Rejection {
+    Rejection::NoSuchRow(format!("machine {}", machine.0))
 }
 
-fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Refusal> {
+fn check_attempt(task: TaskId, row: &Task, expected: u32) -> Result<(), Rejection> {
     match row.attempt == expected {
         true => Ok(()),
-        false => Err(Refusal::StaleAttempt { task, expected, found: row.attempt }),
+        false => Err(Rejection::StaleAttempt { task, expected, found: row.attempt }),
     }
 }
 
 /// A victim as it was.
-struct Gone {
+struct PreemptedTask {
     row: Task,
     ports: Vec<u16>,
     /// Tasks inside it that leave with it.
     inner: u64,
     /// The machine could not hold the arrivals beside all who were there, whatever they ask for.
-    crowded: bool,
+    exceeds_task_limit: bool,
 }
 
-impl Gone {
-    fn is_taken_by(&self, assignment: &Assignment) -> bool {
-        self.crowded || assignment.alloc == self.row.alloc() || self.shares_port(assignment)
+impl PreemptedTask {
+    fn is_replaced_by(&self, assignment: &Assignment) -> bool {
+        self.exceeds_task_limit
+            || assignment.alloc == self.row.alloc()
+            || self.shares_port(assignment)
     }
 
     fn shares_port(&self, assignment: &Assignment) -> bool {
-        any_port(&self.ports, &assignment.ports)
+        shares_any_port(&self.ports, &assignment.ports)
     }
 }
 
-fn any_port(ports: &[u16], others: &[u16]) -> bool {
+fn shares_any_port(ports: &[u16], others: &[u16]) -> bool {
     ports.iter().any(|port| others.contains(port))
 }
 
 /// Disk retained because the victim left.
-fn left_behind(row: &Machine, id: TaskId, victim: &Task) -> Resources {
+fn retained_disk_of(row: &Machine, id: TaskId, victim: &Task) -> Resources {
     let mine = row.retained.iter().filter(|r| r.task == id && r.attempt == victim.attempt);
     let disk = mine.fold(0, |sum: u64, r| sum.saturating_add(r.bytes));
     Resources { disk, ..Resources::ZERO }
 }
 
 /// Whether `sum` exceeds `capacity` in a dimension of which something is asked.
-fn lacking(asked: Resources, sum: Resources, capacity: Resources) -> bool {
-    let triples = asked.to_array().into_iter().zip(sum.to_array()).zip(capacity.to_array());
+fn exceeds_where_requested(requested: Resources, sum: Resources, capacity: Resources) -> bool {
+    let triples = requested.to_array().into_iter().zip(sum.to_array()).zip(capacity.to_array());
     triples.into_iter().any(|((asked, sum), capacity)| asked > 0 && sum > capacity)
 }
 
 /// The same for devices and named resources.
-fn lacks_sparse(
+fn exceeds_devices_or_named(
     state: &State,
     machine: MachineId,
     (victim, spec): (&Hold, &JobSpec),
@@ -479,8 +489,9 @@ fn lacks_sparse(
     let named = spec.task.named.iter().any(|mine| {
         let capacity = state.named_capacity(machine, &mine.name);
         let used = load.named_used(&mine.name).saturating_add(mine.amount);
-        let asked = |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
-        capacity != UNBOUNDED && used > capacity && asks.iter().any(asked)
+        let requested =
+            |c: &Candidate<'_>| c.spec.task.named.iter().any(|ask| ask.name == mine.name);
+        capacity != UNBOUNDED && used > capacity && asks.iter().any(requested)
     });
     named || victim.devices().iter().any(|grant| device(grant.device))
 }
@@ -493,7 +504,7 @@ mod tests {
     use crate::constraint::AttributeValue;
     use crate::device::{Device, DeviceGrant, DeviceRequest};
     use crate::id::MachineId;
-    use crate::isolation::{LENT_READ_ONLY, Volume, lent_attribute};
+    use crate::isolation::{HOST_VOLUME_READ_ONLY, Volume, host_volume_attribute};
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::Band;
@@ -533,7 +544,7 @@ mod tests {
 
     fn commit(cell: &mut Cell, groups: Vec<Group>) -> String {
         let command = Command::CommitPlan(Plan { made_at: 0, groups });
-        let verdict = cell.sent(command);
+        let verdict = cell.send(command);
         render::verdict(&cell.state, &verdict)
     }
 
@@ -568,13 +579,13 @@ mod tests {
         let mut cell = full_cell();
         let mut hash = cell.state.clone();
         let group = group(&cell, victims, assignments);
-        let said = commit(&mut cell, vec![group]);
+        let message = commit(&mut cell, vec![group]);
         let context = format!("{victims:?} {assignments:?}");
         match want {
-            "done" => assert_eq!(said, "done", "{context}"),
+            "done" => assert_eq!(message, "done", "{context}"),
             _ => {
-                assert!(said.contains(want), "{context}: {said}");
-                assert!(cell.said.is_empty(), "{context}: {:?}", cell.said);
+                assert!(message.contains(want), "{context}: {message}");
+                assert!(cell.event_lines.is_empty(), "{context}: {:?}", cell.event_lines);
                 // Time and the count of entries moved on; no row did.
                 hash.now = cell.state.now;
                 hash.applied = cell.state.applied;
@@ -620,8 +631,8 @@ mod tests {
             group(&cell, &[&both[0]], &["jtop/0@m1"]),
             group(&cell, &[&both[1]], &["jtop/1@m2"]),
         ];
-        let said = commit(&mut cell, one_by_one);
-        assert!(said.contains("item 1") && said.contains("at most 1 allowed"), "{said}");
+        let message = commit(&mut cell, one_by_one);
+        assert!(message.contains("item 1") && message.contains("at most 1 allowed"), "{message}");
         assert_eq!(cell.states("jtop"), [TaskState::Assigned, TaskState::Pending]);
     }
 
@@ -633,8 +644,8 @@ mod tests {
         };
         let mut cell = full_cell_with(retains);
         let refused = group(&cell, &["jlow/0"], &["jtop/0@m1"]);
-        let said = commit(&mut cell, vec![refused]);
-        assert!(said.contains("disk"), "{said}");
+        let message = commit(&mut cell, vec![refused]);
+        assert!(message.contains("disk"), "{message}");
         let machine = cell.state.machines().get(MachineId(0)).unwrap();
         assert_eq!(machine.retained, []);
         let mut small = job("jsmall", 1, 200);
@@ -652,8 +663,8 @@ mod tests {
         let borrows = |writable| {
             let mut cell = Cell::with_machines(2);
             let mut lender = machine("m1", 100);
-            let how = AttributeValue::Text(LENT_READ_ONLY.into());
-            lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
+            let how = AttributeValue::Text(HOST_VOLUME_READ_ONLY.into());
+            lender.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
             cell.ok(Command::UpdateMachine { spec: lender, expect: None });
             let mut spec = job("jfoo", 2, 100);
             let (source, target) = ("/srv/data".into(), "/data".into());
@@ -666,15 +677,15 @@ mod tests {
             commit(cell, vec![group])
         };
         let mut cell = borrows(false);
-        let said = place(&mut cell, "jfoo/0@m2");
-        assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
+        let message = place(&mut cell, "jfoo/0@m2");
+        assert!(message.contains("the machine does not lend volume /srv/data"), "{message}");
         assert_eq!(place(&mut cell, "jfoo/0@m1"), "done");
         // A plan that was made before the operator took the folder back comes too late.
         cell.ok(Command::UpdateMachine { spec: machine("m1", 100), expect: None });
-        let said = place(&mut cell, "jfoo/1@m1");
-        assert!(said.contains("the machine does not lend volume /srv/data"), "{said}");
-        let said = place(&mut borrows(true), "jfoo/0@m1");
-        assert!(said.contains("does not lend volume /srv/data for writing"), "{said}");
+        let message = place(&mut cell, "jfoo/1@m1");
+        assert!(message.contains("the machine does not lend volume /srv/data"), "{message}");
+        let message = place(&mut borrows(true), "jfoo/0@m1");
+        assert!(message.contains("does not lend volume /srv/data for writing"), "{message}");
     }
 
     /// A pending task that `spoil` makes unfit to be placed as planned.
@@ -686,8 +697,8 @@ mod tests {
         let mut assignment = assign(&cell, "jfoo/0@m1");
         spoil(&mut cell, &mut assignment);
         let group = Group { victims: vec![], assignments: vec![assignment] };
-        let said = commit(&mut cell, vec![group]);
-        assert!(said.contains(want), "{said}, not {want}");
+        let message = commit(&mut cell, vec![group]);
+        assert!(message.contains(want), "{message}, not {want}");
     }
 
     #[test]
@@ -753,9 +764,9 @@ mod tests {
         assignment.ports = ports.to_vec();
         let grant = |(device, milli): &(u8, u16)| DeviceGrant { device: *device, milli: *milli };
         assignment.devices = devices.iter().map(grant).collect();
-        let said =
+        let message =
             commit(&mut cell, vec![Group { victims: vec![], assignments: vec![assignment] }]);
-        assert!(said.contains(want), "{ports:?} {devices:?}: {said}");
+        assert!(message.contains(want), "{ports:?} {devices:?}: {message}");
     }
 
     #[test]
@@ -793,7 +804,7 @@ mod tests {
     fn a_machine_holds_as_many_tasks_as_it_may_whatever_they_ask_for() {
         let mut cell = Cell::with_machines(2);
         let bounds = |machine_tasks| Bounds { machine_tasks, ..Bounds::default() };
-        assert!(cell.refused(Command::SetBounds(bounds(0))).contains("machine_tasks"));
+        assert!(cell.rejection_text(Command::SetBounds(bounds(0))).contains("machine_tasks"));
         cell.ok(Command::SetBounds(bounds(3)));
         for (name, count, priority) in [("jnil", 9, 0), ("jtop", 2, 200)] {
             let mut spec = job(name, count, priority);
@@ -807,19 +818,19 @@ mod tests {
         let full = "the machine has as many tasks as it may: 3";
         assert_eq!(place(&mut cell, &[], &["jnil/0@m1", "jnil/1@m1", "jnil/2@m1"]), "done");
         assert!(place(&mut cell, &[], &["jnil/3@m1"]).contains(full));
-        let said = place(&mut cell, &[], &["jnil/3@m2", "jnil/4@m2", "jnil/5@m2", "jnil/6@m2"]);
-        assert!(said.contains(full), "{said}");
+        let message = place(&mut cell, &[], &["jnil/3@m2", "jnil/4@m2", "jnil/5@m2", "jnil/6@m2"]);
+        assert!(message.contains(full), "{message}");
         assert_eq!(cell.task("jnil", 3).state, TaskState::Pending, "nothing of the group");
         // Whoever may preempt takes the place of one, not of more than it needs.
-        let said = place(&mut cell, &["jnil/0", "jnil/1"], &["jtop/0@m1"]);
-        assert!(said.contains("need not give way"), "{said}");
-        let said = place(&mut cell, &["jnil/0"], &["jnil/3@m1"]);
-        assert!(said.contains("may not preempt"), "{said}");
+        let message = place(&mut cell, &["jnil/0", "jnil/1"], &["jtop/0@m1"]);
+        assert!(message.contains("need not give way"), "{message}");
+        let message = place(&mut cell, &["jnil/0"], &["jnil/3@m1"]);
+        assert!(message.contains("may not preempt"), "{message}");
         assert_eq!(place(&mut cell, &["jnil/0"], &["jtop/0@m1"]), "done");
         assert!(place(&mut cell, &[], &["jtop/1@m1"]).contains(full));
         // Whoever leaves holds nothing any more; a lower word sends nobody away.
         cell.ok(Command::SetBounds(bounds(1)));
-        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.holders()), Some(3));
+        assert_eq!(cell.state.machine_load(MachineId(0)).map(|load| load.holder_count()), Some(3));
     }
 
     /// What runs inside an alloc counts, and a machine that is full makes a place for it by whom
@@ -868,8 +879,8 @@ mod tests {
             (&whole[..], "done"),
         ] {
             let group = group(&cell, &[], part);
-            let said = commit(&mut cell, vec![group]);
-            assert!(said.contains(want), "{part:?}: {said}");
+            let message = commit(&mut cell, vec![group]);
+            assert!(message.contains(want), "{part:?}: {message}");
         }
         // One that fell out comes back alone: with it the gang is whole.
         cell.ok(Command::MachineDown { machine: MachineId(1) });
@@ -892,8 +903,8 @@ mod tests {
         group.assignments[1].alloc = Some(alloc);
         group.assignments[2].alloc = Some(alloc);
         group.assignments.swap(0, 1);
-        let said = commit(&mut cell, vec![group.clone()]);
-        assert!(said.contains("alloc"), "an alloc comes before what goes into it: {said}");
+        let message = commit(&mut cell, vec![group.clone()]);
+        assert!(message.contains("alloc"), "an alloc comes before what goes into it: {message}");
         group.assignments.swap(0, 1);
         assert_eq!(commit(&mut cell, vec![group]), "done");
         assert_eq!(cell.state.alloc_load(alloc).unwrap().tasks.len(), 2);

@@ -16,20 +16,20 @@ use super::Context;
 use crate::command::{Done, Observed, TaskReport, Verdict};
 use crate::event::TaskChange;
 use crate::id::{MachineId, TaskId};
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::{JobKind, JobSpec};
-use crate::task::{ExitClass, Fate, Grant, Notice, StopCause, TaskState};
+use crate::task::{ExitClass, Grant, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use std::sync::Arc;
 
 /// What a report means for a task in the state it is in.
-enum Step {
+enum ReportEffect {
     /// Known already.
     Nothing,
     Start,
     Finish,
     Fail(ExitClass),
     /// The stopping task's container is seen empty, however it ended.
-    Gone(Option<Notice>),
+    Gone(Option<NoticeOutcome>),
     /// It was done before it could be stopped.
     DoneInTime,
     /// Gone without an end that anybody saw.
@@ -49,7 +49,7 @@ impl Context<'_> {
         let found = row.incarnation;
         if found != incarnation {
             let machine = row.spec.name.clone();
-            return Err(Refusal::StaleIncarnation { machine, reported: incarnation, found });
+            return Err(Rejection::StaleIncarnation { machine, reported: incarnation, found });
         }
         let mut refused = Vec::new();
         let mut changed = false;
@@ -60,39 +60,43 @@ impl Context<'_> {
             }
         }
         match changed || !refused.is_empty() {
-            true => Self::partly(refused),
+            true => Self::partial_verdict(refused),
             false => Ok(Done::Unchanged),
         }
     }
 
     /// Whether the report changed anything.
-    fn report(&mut self, machine: MachineId, report: &TaskReport) -> Result<bool, Refusal> {
+    fn report(&mut self, machine: MachineId, report: &TaskReport) -> Result<bool, Rejection> {
         let TaskReport { task, attempt, what } = *report;
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Refusal::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
         };
         if row.attempt != attempt {
-            return Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt });
+            return Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt });
         }
         let state = row.state;
-        let step = match row.machine() {
-            Some(on) if on == machine => step(state, what),
-            Some(_) => Step::Refuse("a report from another machine"),
-            None => late(state, what),
+        let effect = match row.machine() {
+            Some(on) if on == machine => report_effect(state, what),
+            Some(_) => ReportEffect::Refuse("a report from another machine"),
+            None => late_report_effect(state, what),
         };
-        match step {
-            Step::Nothing => return Ok(false),
-            Step::Start => self.started(task, machine),
-            Step::Finish | Step::Unhealthy if self.is_alloc(task) => {
-                return Err(refuse(task, state, "a report on a program: an alloc runs none"));
+        match effect {
+            ReportEffect::Nothing => return Ok(false),
+            ReportEffect::Start => self.started(task, machine),
+            ReportEffect::Finish | ReportEffect::Unhealthy if self.is_alloc(task) => {
+                return Err(wrong_task_state(
+                    task,
+                    state,
+                    "a report on a program: an alloc runs none",
+                ));
             }
-            Step::Finish => self.finished(task, machine, state),
-            Step::Fail(exit) => self.failed(task, machine, state, exit),
-            Step::Gone(notice) => self.gone(task, machine, notice),
-            Step::DoneInTime => self.done_in_time(task),
-            Step::Lost => self.lost(task, machine),
-            Step::Unhealthy => self.unhealthy(task),
-            Step::Refuse(action) => return Err(refuse(task, state, action)),
+            ReportEffect::Finish => self.finished(task, machine, state),
+            ReportEffect::Fail(exit) => self.failed(task, machine, state, exit),
+            ReportEffect::Gone(notice) => self.stopped_with_notice(task, machine, notice),
+            ReportEffect::DoneInTime => self.finished_before_stop(task),
+            ReportEffect::Lost => self.lost(task, machine),
+            ReportEffect::Unhealthy => self.unhealthy(task),
+            ReportEffect::Refuse(action) => return Err(wrong_task_state(task, state, action)),
         }
         Ok(true)
     }
@@ -108,7 +112,7 @@ impl Context<'_> {
             t.state = TaskState::Running;
             t.healthy = true;
             if let Some(hold) = t.holds.primary_mut() {
-                stop_waiting(&mut hold.grant);
+                clear_waits(&mut hold.grant);
             }
         });
         self.task_event(task, TaskChange::Started { machine }, Reason::AgentReport);
@@ -122,7 +126,7 @@ impl Context<'_> {
         let Some(row) = self.state.tasks.get(task) else { return };
         let again = self.state.spec_of(row).filter(|spec| spec.restart.restart_on_success);
         let wait = again.map(|spec| spec.restart.backoff);
-        self.note_end(task, machine, Reason::Succeeded);
+        self.record_end(task, machine, Reason::Succeeded);
         match wait {
             Some(wait) => {
                 self.set_task(task, |t| {
@@ -133,12 +137,19 @@ impl Context<'_> {
                 let (change, reason) = (TaskChange::Completed { machine }, Reason::Succeeded);
                 self.requeue(task, change, reason, self.now.plus(wait));
             }
-            None => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
+            None => {
+                self.mark_dead(task, TaskOutcome::Finished, TaskChange::Finished, Reason::Succeeded)
+            }
         }
     }
 
     /// The row and the history say what became of its warning.
-    fn gone(&mut self, task: TaskId, machine: MachineId, notice: Option<Notice>) {
+    fn stopped_with_notice(
+        &mut self,
+        task: TaskId,
+        machine: MachineId,
+        notice: Option<NoticeOutcome>,
+    ) {
         if let Some(notice) = notice {
             self.set_task(task, |t| {
                 if let Some(end) = &mut t.last_end {
@@ -147,17 +158,19 @@ impl Context<'_> {
             });
             self.task_event(task, TaskChange::Left { machine, notice }, Reason::AgentReport);
         }
-        self.stopped(task);
+        self.task_stopped(task);
     }
 
     /// What would start again after a success goes the way it was sent.
-    fn done_in_time(&mut self, task: TaskId) {
+    fn finished_before_stop(&mut self, task: TaskId) {
         let spec = self.state.tasks.get(task).and_then(|row| self.state.spec_of(row));
         let over =
             |spec: &Arc<JobSpec>| spec.kind == JobKind::Tasks && !spec.restart.restart_on_success;
         match spec.is_some_and(over) {
-            true => self.die(task, Fate::Finished, TaskChange::Finished, Reason::Succeeded),
-            false => self.stopped(task),
+            true => {
+                self.mark_dead(task, TaskOutcome::Finished, TaskChange::Finished, Reason::Succeeded)
+            }
+            false => self.task_stopped(task),
         }
     }
 
@@ -186,7 +199,7 @@ impl Context<'_> {
 }
 
 /// A task that runs waits for nobody.
-fn stop_waiting(grant: &mut Option<Arc<Grant>>) {
+fn clear_waits(grant: &mut Option<Arc<Grant>>) {
     if let Some(held) = grant.as_mut().filter(|held| !held.waits_for.is_empty()) {
         let held = Arc::make_mut(held);
         held.waits_for = Vec::new();
@@ -197,38 +210,48 @@ fn stop_waiting(grant: &mut Option<Arc<Grant>>) {
 }
 
 /// A report from the machine the task is on.
-fn step(state: TaskState, what: Observed) -> Step {
+fn report_effect(state: TaskState, what: Observed) -> ReportEffect {
     use Observed as O;
     match (state, what) {
-        (TaskState::Assigned | TaskState::Running | TaskState::Stopping(_), O::Lost) => Step::Lost,
-        (TaskState::Stopping(cause), O::Finished) if cause != StopCause::Killed => Step::DoneInTime,
-        (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => Step::Gone(None),
-        (TaskState::Stopping(_), O::Left(notice)) => Step::Gone(Some(notice)),
+        (TaskState::Assigned | TaskState::Running | TaskState::Stopping(_), O::Lost) => {
+            ReportEffect::Lost
+        }
+        (TaskState::Stopping(cause), O::Finished) if cause != StopCause::Killed => {
+            ReportEffect::DoneInTime
+        }
+        (TaskState::Stopping(_), O::Finished | O::Failed(_) | O::Stopped) => {
+            ReportEffect::Gone(None)
+        }
+        (TaskState::Stopping(_), O::Left(notice)) => ReportEffect::Gone(Some(notice)),
         // Sent before the order to stop arrived.
-        (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => Step::Nothing,
-        (TaskState::Assigned, O::Started) => Step::Start,
-        (TaskState::Running, O::Started | O::Healthy) => Step::Nothing,
-        (TaskState::Assigned | TaskState::Running, O::Finished) => Step::Finish,
-        (TaskState::Assigned | TaskState::Running, O::Failed(exit)) => Step::Fail(exit),
-        (TaskState::Running, O::Unhealthy) => Step::Unhealthy,
-        (_, O::Stopped | O::Left(_)) => Step::Refuse("the end of a stop that nobody asked for"),
-        _ => Step::Refuse("a report on health before the start"),
+        (TaskState::Stopping(_), O::Started | O::Unhealthy | O::Healthy) => ReportEffect::Nothing,
+        (TaskState::Assigned, O::Started) => ReportEffect::Start,
+        (TaskState::Running, O::Started | O::Healthy) => ReportEffect::Nothing,
+        (TaskState::Assigned | TaskState::Running, O::Finished) => ReportEffect::Finish,
+        (TaskState::Assigned | TaskState::Running, O::Failed(exit)) => ReportEffect::Fail(exit),
+        (TaskState::Running, O::Unhealthy) => ReportEffect::Unhealthy,
+        (_, O::Stopped | O::Left(_)) => {
+            ReportEffect::Refuse("the end of a stop that nobody asked for")
+        }
+        _ => ReportEffect::Refuse("a report on health before the start"),
     }
 }
 
 /// A report about a task that is on no machine: the end of its last attempt is known, whatever it
 /// was; anything that says it runs is about a container that should not be there.
-fn late(state: TaskState, what: Observed) -> Step {
+fn late_report_effect(state: TaskState, what: Observed) -> ReportEffect {
     use Observed as O;
     let ended = matches!(state, TaskState::Pending | TaskState::Dead(_));
     match what {
-        O::Finished | O::Failed(_) | O::Stopped | O::Left(_) | O::Lost if ended => Step::Nothing,
-        _ => Step::Refuse("a report from a machine it is not on"),
+        O::Finished | O::Failed(_) | O::Stopped | O::Left(_) | O::Lost if ended => {
+            ReportEffect::Nothing
+        }
+        _ => ReportEffect::Refuse("a report from a machine it is not on"),
     }
 }
 
-fn refuse(task: TaskId, state: TaskState, action: &str) -> Refusal {
-    Refusal::WrongTaskState { task, state, action: action.into() }
+fn wrong_task_state(task: TaskId, state: TaskState, action: &str) -> Rejection {
+    Rejection::WrongTaskState { task, state, action: action.into() }
 }
 
 #[cfg(test)]
@@ -238,7 +261,7 @@ mod tests {
     use crate::id::MachineId;
     use crate::render;
     use crate::spec::{JobKind, JobSpec};
-    use crate::task::{ExitClass, Fate, Notice, StopCause, TaskState};
+    use crate::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
     use crate::time::{Span, Time};
 
     const PENDING: TaskState = TaskState::Pending;
@@ -247,7 +270,7 @@ mod tests {
         let reports = vec![TaskReport { task: cell.task_id("jfoo", 0), attempt, what }];
         let machine = MachineId(machine);
         let command = Command::TaskReports { machine, incarnation: 1, reports };
-        let verdict = cell.sent(command);
+        let verdict = cell.send(command);
         render::verdict(&cell.state, &verdict)
     }
 
@@ -276,11 +299,11 @@ mod tests {
     /// last one and where the task is.
     fn check_as(shape: fn(&mut JobSpec), reports: &[Observed], want: &str, state: TaskState) {
         let mut cell = assigned(shape);
-        let mut said = String::new();
+        let mut message = String::new();
         for what in reports {
-            said = report(&mut cell, 0, 1, *what);
+            message = report(&mut cell, 0, 1, *what);
         }
-        assert!(said.contains(want), "{reports:?}: {said}");
+        assert!(message.contains(want), "{reports:?}: {message}");
         assert_eq!(cell.states("jfoo"), [state], "{reports:?}");
     }
 
@@ -289,7 +312,7 @@ mod tests {
     }
 
     /// The end of a stop, as the row and the history keep it.
-    fn check_notice(what: Observed, notice: Option<Notice>, said: &str) {
+    fn check_notice(what: Observed, notice: Option<NoticeOutcome>, said: &str) {
         let mut cell = Cell::with_machines(1);
         cell.submit(&job("jfoo", 1, 100));
         cell.run("jfoo", 0, "m1");
@@ -298,9 +321,9 @@ mod tests {
         let end = cell.task("jfoo", 0).last_end.clone().unwrap();
         assert_eq!((end.attempt, end.notice), (1, notice));
         let about = |line: &&String| line.contains(" left m1");
-        let found = cell.said.iter().find(about).map_or("", String::as_str);
+        let found = cell.event_lines.iter().find(about).map_or("", String::as_str);
         assert_eq!(found, said);
-        assert_eq!(cell.states("jfoo"), [TaskState::Dead(Fate::Killed)]);
+        assert_eq!(cell.states("jfoo"), [TaskState::Dead(TaskOutcome::Killed)]);
         // Said again, it is known already.
         assert!(report(&mut cell, 0, 1, what).contains("nothing to do"));
     }
@@ -308,15 +331,15 @@ mod tests {
     #[test]
     fn the_end_of_a_stop_says_what_became_of_the_warning() {
         let left = |notice| (Observed::Left(notice), Some(notice));
-        let check = |(what, notice): (Observed, Option<Notice>), said: &str| {
+        let check = |(what, notice): (Observed, Option<NoticeOutcome>), said: &str| {
             check_notice(what, notice, said);
         };
         check((Observed::Stopped, None), "");
         let seen = "seen by the machine's agent";
-        let said = |words: &str| format!("ubar/jfoo/0 left m1, {words}: {seen}");
-        check(left(Notice::LeftInTime), &said("warned, left within its notice"));
-        check(left(Notice::Overrun), &said("warned, killed when its notice was over"));
-        check(left(Notice::NotGiven), &said("killed without notice"));
+        let event_line = |words: &str| format!("ubar/jfoo/0 left m1, {words}: {seen}");
+        check(left(NoticeOutcome::LeftInTime), &event_line("warned, left within its notice"));
+        check(left(NoticeOutcome::Overrun), &event_line("warned, killed when its notice was over"));
+        check(left(NoticeOutcome::NotGiven), &event_line("killed without notice"));
     }
 
     #[test]
@@ -324,7 +347,7 @@ mod tests {
         use Observed::{Failed, Finished, Healthy, Lost, Started, Stopped, Unhealthy};
         use TaskState::{Assigned, Dead, Pending, Running, Stopping};
         let crash = Failed(ExitClass::Code(1));
-        let finished = Dead(Fate::Finished);
+        let finished = Dead(TaskOutcome::Finished);
         check(&[Started], "done", Running);
         check(&[Started, Started], "nothing to do", Running);
         check(&[Started, Healthy], "nothing to do", Running);
@@ -373,7 +396,7 @@ mod tests {
 
     #[test]
     fn what_finishes_before_it_could_be_stopped_does_not_run_again() {
-        let finished = TaskState::Dead(Fate::Finished);
+        let finished = TaskState::Dead(TaskOutcome::Finished);
         check_done_in_time(
             |cell| {
                 let (task, cause) = (cell.task_id("jfoo", 0), EvictCause::Rebalance);
@@ -393,7 +416,7 @@ mod tests {
             |cell| {
                 cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
             },
-            TaskState::Dead(Fate::Killed),
+            TaskState::Dead(TaskOutcome::Killed),
         );
     }
 
@@ -407,7 +430,7 @@ mod tests {
         for attempt in [1, 2] {
             assert_eq!(report(&mut cell, 0, attempt, Observed::Lost), "done");
             assert_eq!(
-                cell.said,
+                cell.event_lines,
                 ["ubar/jfoo/0 lost with m1, pending again: seen by the machine's agent"]
             );
             let task = cell.task("jfoo", 0);
@@ -441,7 +464,7 @@ mod tests {
         assert!(report(&mut cell, 9, 1, started).contains("the agent of machine #9"));
         let (machine, incarnation) = (MachineId(0), 2);
         let life = Command::TaskReports { machine, incarnation, reports: vec![] };
-        assert_eq!(cell.refused(life), "machine m1 is at incarnation 1, the report is of 2");
+        assert_eq!(cell.rejection_text(life), "machine m1 is at incarnation 1, the report is of 2");
         assert_eq!(cell.states("jfoo"), [TaskState::Assigned]);
     }
 
@@ -466,7 +489,7 @@ mod tests {
             cell.run("jfoo", 0, "m2");
             assert_eq!(report(&mut cell, 1, attempt, crash), "done");
         }
-        let fate = Fate::Failed(ExitClass::Code(1));
+        let fate = TaskOutcome::Failed(ExitClass::Code(1));
         assert_eq!(cell.states("jfoo"), [TaskState::Dead(fate)]);
     }
 
@@ -481,7 +504,7 @@ mod tests {
         cell.report("jfoo", 0, Observed::Started);
         cell.report("jfoo", 0, Observed::Unhealthy);
         cell.report("jfoo", 0, Observed::Stopped);
-        let fate = Fate::Failed(ExitClass::Unhealthy);
+        let fate = TaskOutcome::Failed(ExitClass::Unhealthy);
         assert_eq!(cell.states("jfoo"), [TaskState::Dead(fate)]);
     }
 
@@ -504,7 +527,7 @@ mod tests {
                 spec.task.command = vec!["repaired".into()];
                 cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
             } else {
-                cell.now += crate::task::CRASH_KEEP.0;
+                cell.now += crate::task::CRASH_PAIR_RETENTION.0;
             }
             assert!(!cell.task("jfoo", 0).avoids(m1, Time(cell.now)));
             cell.run("jfoo", 0, "m1");

@@ -11,7 +11,7 @@
 use super::Context;
 use crate::command::{Done, ReservationChange, Verdict};
 use crate::event::TaskChange;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::{Dimension, Resources};
 use crate::spec::{JobKind, JobSpec};
 use crate::task::TaskState;
@@ -27,19 +27,19 @@ impl Context<'_> {
             }
         }
         match changed || !refused.is_empty() {
-            true => Self::partly(refused),
+            true => Self::partial_verdict(refused),
             false => Ok(Done::Unchanged),
         }
     }
 
     /// Whether it differs from what was reserved.
-    fn set_reservation(&mut self, change: &ReservationChange) -> Result<bool, Refusal> {
+    fn set_reservation(&mut self, change: &ReservationChange) -> Result<bool, Rejection> {
         let ReservationChange { task, attempt, reservation } = *change;
         let Some(row) = self.state.tasks.get(task) else {
-            return Err(Refusal::NoSuchRow(format!("task {}", task.0)));
+            return Err(Rejection::NoSuchRow(format!("task {}", task.0)));
         };
         if row.attempt != attempt {
-            return Err(Refusal::StaleAttempt { task, expected: attempt, found: row.attempt });
+            return Err(Rejection::StaleAttempt { task, expected: attempt, found: row.attempt });
         }
         let job = self.state.jobs.get(row.job);
         let spec = match row.state {
@@ -47,17 +47,17 @@ impl Context<'_> {
             TaskState::Pending => job.map(|job| job.spec()),
             state => {
                 let action = "a reservation: it neither holds nor waits for a place".into();
-                return Err(Refusal::WrongTaskState { task, state, action });
+                return Err(Rejection::WrongTaskState { task, state, action });
             }
         };
         let Some(spec) = spec else {
-            return Err(Refusal::NoSuchRow(format!("job {}", row.job.0)));
+            return Err(Rejection::NoSuchRow(format!("job {}", row.job.0)));
         };
-        check(spec, row.index, reservation)?;
+        check_reservation(spec, row.index, reservation)?;
         if row.reservation == reservation {
             return Ok(false);
         }
-        self.note_machines(task);
+        self.touch_machines(task);
         self.state.edit_task(task, |t| t.reservation = reservation);
         self.task_event(task, TaskChange::ReservationChanged, Reason::Reservation);
         Ok(true)
@@ -65,13 +65,15 @@ impl Context<'_> {
 }
 
 /// Reservations lie between the disk a task must retain and its limits.
-fn check(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Refusal> {
+fn check_reservation(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Rejection> {
     if spec.kind == JobKind::AllocSet {
         let what = "an alloc is charged at its limits: what runs inside is counted against them";
-        return Err(Refusal::WrongState { what: what.into() });
+        return Err(Rejection::WrongState { what: what.into() });
     }
     if !spec.reclaimable {
-        return Err(Refusal::WrongState { what: "the job's resources are not reclaimable".into() });
+        return Err(Rejection::WrongState {
+            what: "the job's resources are not reclaimable".into(),
+        });
     }
     let limits = spec.limits_of(index);
     let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
@@ -82,7 +84,7 @@ fn check(spec: &JobSpec, index: u32, reservation: Resources) -> Result<(), Refus
     };
     match Dimension::ALL.into_iter().find(outside) {
         None => Ok(()),
-        Some(d) => Err(Refusal::BadField {
+        Some(d) => Err(Rejection::BadField {
             field: format!("reservation.{d}"),
             value: reservation.get(d).to_string(),
             allowed: format!("{} to {}", least.get(d), limits.get(d)),
@@ -103,7 +105,7 @@ mod tests {
     fn set(cell: &mut Cell, attempt: u32, reservation: Resources) -> String {
         let task = cell.task_id("jfoo", 0);
         let changes = vec![ReservationChange { task, attempt, reservation }];
-        let verdict = cell.sent(Command::SetReservations(changes));
+        let verdict = cell.send(Command::SetReservations(changes));
         render::verdict(&cell.state, &verdict)
     }
 
@@ -114,8 +116,8 @@ mod tests {
         shape(&mut spec);
         cell.submit(&spec);
         cell.run("jfoo", 0, "m1");
-        let said = set(&mut cell, 1, reservation);
-        assert!(said.ends_with(want), "{reservation:?}: {said}");
+        let message = set(&mut cell, 1, reservation);
+        assert!(message.ends_with(want), "{reservation:?}: {message}");
         let reserved = cell.state.machine_load(MachineId(0)).unwrap().reserved;
         let held = if want == "done" { reservation } else { all(10) };
         assert_eq!(reserved, held);
@@ -166,7 +168,7 @@ mod tests {
         cell.run("jbar", 0, "m1");
         assert_eq!(set(&mut cell, 1, all(2)), "done");
         assert!(cell.state.machines().get(MachineId(0)).unwrap().over_committed);
-        assert_eq!(cell.said.len(), 2, "{:?}", cell.said);
+        assert_eq!(cell.event_lines.len(), 2, "{:?}", cell.event_lines);
         assert_eq!(set(&mut cell, 1, all(1)), "done");
         assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
     }

@@ -13,9 +13,9 @@ use crate::hold::Holds;
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, JobState};
 use crate::name::JobKey;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::{JobSpec, MAX_TASKS};
-use crate::task::{Fate, StopCause, Task, TaskState};
+use crate::task::{StopCause, Task, TaskOutcome, TaskState};
 use crate::time::Time;
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ impl Context<'_> {
         if count == old.count {
             return Ok(Done::Unchanged);
         }
-        self.expected_version(key, &job, expect)?;
+        self.check_expected_version(key, &job, expect)?;
         if job.update.is_some() {
-            return Err(Refusal::WrongState { what: format!("an update of job {key} is open") });
+            return Err(Rejection::WrongState { what: format!("an update of job {key} is open") });
         }
-        self.room_for_tasks((count as usize).saturating_sub(job.tasks.len()))?;
+        self.check_room_for_tasks((count as usize).saturating_sub(job.tasks.len()))?;
         let version = next_version(&job)?;
         let mut resized = job.clone();
         resized.version = version;
@@ -43,37 +43,37 @@ impl Context<'_> {
         resized.specs.insert(version, spec.clone());
         let mut target = resized.clone();
         target.specs.remove(&job.version);
-        self.within_quota(Some(&job), &target)?;
+        self.check_quota(Some(&job), &target)?;
         // It takes the place of the one before.
         let more = encoded_bytes(&*spec).saturating_sub(encoded_bytes(&*old));
         let growth = Growth { spec_bytes: more, ..Self::growth(Some(&job), &spec) };
-        let going = self.crowded_out(job.user, growth, |_| false)?;
-        self.make_way(&going);
-        self.note_charges(id);
+        let going = self.jobs_to_purge(job.user, growth, |_| false)?;
+        self.purge_selected(&going);
+        self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = resized);
-        self.note_charges(id);
+        self.touch_quotas(id);
         self.job_event(id, JobChange::Resized { count }, Reason::Requested);
-        self.follow_count(id, old.count, Time::ZERO);
-        self.adopt_where_free(id);
-        self.forget_versions(id);
+        self.resize_task_rows(id, old.count, Time::ZERO);
+        self.update_all_in_place(id);
+        self.drop_unused_versions(id);
         Ok(Done::Version(version))
     }
 
     /// Brings the rows of tasks to the job's count; `old` is the count they followed so far, and
     /// new rows wait until `earliest`.
-    pub(super) fn follow_count(&mut self, id: JobId, old: u32, earliest: Time) {
+    pub(super) fn resize_task_rows(&mut self, id: JobId, old: u32, earliest: Time) {
         let Some(job) = self.state.jobs.get(id) else { return };
         let (count, rows) = (job.spec().count, job.tasks.clone());
         for task in rows.iter().skip(count as usize) {
             self.stop_task(*task, StopCause::Killed, Reason::Requested);
         }
         for task in rows.iter().take(count as usize).skip(old as usize) {
-            self.wake(*task);
+            self.revive_task(*task);
         }
         if rows.len() >= count as usize {
             return;
         }
-        let earliest = earliest.max(self.leases_over(id));
+        let earliest = earliest.max(self.leases_end(id));
         let mut rows = (*rows).clone();
         for index in rows.len() as u32..count {
             rows.extend(self.new_task(id, index, earliest));
@@ -83,7 +83,7 @@ impl Context<'_> {
     }
 
     /// When the leases of all tasks of the job are over, as far as it has any.
-    pub(super) fn leases_over(&self, id: JobId) -> Time {
+    pub(super) fn leases_end(&self, id: JobId) -> Time {
         let Some(job) = self.state.jobs.get(id) else { return Time::ZERO };
         if job.specs.values().all(|spec| spec.at_most_one.is_none()) {
             return Time::ZERO;
@@ -119,13 +119,13 @@ impl Context<'_> {
 
     /// A task that an earlier shrink cut off is wanted again. What ended on its own stays ended. It
     /// still waits as long as it had to: its lease may not have run out where it was lost.
-    fn wake(&mut self, id: TaskId) {
+    fn revive_task(&mut self, id: TaskId) {
         let Some(task) = self.state.tasks.get(id).cloned() else { return };
         let Some(job) = self.state.jobs.get(task.job) else { return };
         let (state, version) = (waiting_state(job), job.version);
         let limits = job.spec().limits_of(task.index);
         match (task.state, task.machine()) {
-            (TaskState::Dead(Fate::Killed), _) => {
+            (TaskState::Dead(TaskOutcome::Killed), _) => {
                 self.set_task(id, |t| {
                     t.state = state;
                     t.version = version;
@@ -146,7 +146,7 @@ impl Context<'_> {
 }
 
 /// Overrides describe tasks; a shrink that would leave some describing nobody is for an update.
-fn check_count(spec: &JobSpec, count: u32) -> Result<(), Refusal> {
+fn check_count(spec: &JobSpec, count: u32) -> Result<(), Rejection> {
     let least = spec.overrides.last_key_value().map_or(1, |(index, _)| index + 1);
     if (least..=MAX_TASKS).contains(&count) {
         return Ok(());
@@ -155,7 +155,7 @@ fn check_count(spec: &JobSpec, count: u32) -> Result<(), Refusal> {
         1 => format!("1 to {MAX_TASKS}"),
         _ => format!("{least} to {MAX_TASKS}: task {} has overrides of its own", least - 1),
     };
-    Err(Refusal::BadField { field: "count".into(), value: count.to_string(), allowed })
+    Err(Rejection::BadField { field: "count".into(), value: count.to_string(), allowed })
 }
 
 fn waiting_state(job: &Job) -> TaskState {
@@ -172,7 +172,7 @@ mod tests {
     use crate::job::{JobOutcome, JobState};
     use crate::priority::Band;
     use crate::spec::TaskOverride;
-    use crate::task::{ExitClass, Fate, StopCause, TaskState};
+    use crate::task::{ExitClass, StopCause, TaskOutcome, TaskState};
     use TaskState::{Dead, Pending, Running, Stopping};
 
     fn resize(count: u32) -> Command {
@@ -186,7 +186,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         cell.run("jfoo", 3, "m1");
         assert_eq!(cell.ok(resize(2)), Done::Version(2));
-        let killed = Dead(Fate::Killed);
+        let killed = Dead(TaskOutcome::Killed);
         let leaving = Stopping(StopCause::Killed);
         assert_eq!(cell.states("jfoo"), [Running, Pending, killed, leaving]);
         assert_eq!(cell.charged(Band::Batch), all(20));
@@ -199,10 +199,10 @@ mod tests {
         assert_eq!(cell.charged(Band::Batch), all(50));
         let short = "quota of ubar in band batch does not suffice: \
                      cpu: asked 0.11 cores, available 0.1 cores, short by 0.01 cores";
-        assert_eq!(cell.refused(resize(11)), short);
+        assert_eq!(cell.rejection_text(resize(11)), short);
         let stale = Command::ResizeJob { job: key("ubar/jfoo"), count: 6, expect: Some(2) };
-        let said = "job ubar/jfoo is at version 3, not 2; read it again and retry";
-        assert_eq!(cell.refused(stale), said);
+        let expected = "job ubar/jfoo is at version 3, not 2; read it again and retry";
+        assert_eq!(cell.rejection_text(stale), expected);
         // One spec is left: nothing runs an older count.
         let id = cell.state.job_named(&key("ubar/jfoo")).unwrap();
         assert_eq!(cell.state.jobs().get(id).unwrap().specs.len(), 1);
@@ -216,12 +216,12 @@ mod tests {
         cell.submit(&spec);
         let why = "field count: value 1 is not valid; \
                    allowed: 2 to 200000: task 1 has overrides of its own";
-        assert_eq!(cell.refused(resize(1)), why);
+        assert_eq!(cell.rejection_text(resize(1)), why);
         cell.run("jfoo", 2, "m1");
         cell.report("jfoo", 2, Observed::Finished);
         cell.ok(resize(2));
         cell.ok(resize(3));
-        assert_eq!(cell.states("jfoo"), [Pending, Pending, Dead(Fate::Finished)]);
+        assert_eq!(cell.states("jfoo"), [Pending, Pending, Dead(TaskOutcome::Finished)]);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! Runs after every command, on what the command touched.
 
 use super::Context;
-use crate::event::{JobChange, MachineChange, TaskChange, UserChange, What};
+use crate::event::{EventKind, JobChange, MachineChange, TaskChange, UserChange};
 use crate::id::{JobId, MachineId, TaskId, UserId};
 use crate::job::{Job, JobOutcome, JobState};
 use crate::priority::Band;
 use crate::reason::Reason;
-use crate::task::{Fate, TaskState};
+use crate::task::{TaskOutcome, TaskState};
 use std::collections::BTreeSet;
 
 impl Context<'_> {
@@ -41,7 +41,7 @@ impl Context<'_> {
             true => (MachineChange::OverCommitted, Reason::Excess),
             false => (MachineChange::Recovered, Reason::ExcessGone),
         };
-        self.emit(What::Machine { machine, change }, reason);
+        self.emit(EventKind::Machine { machine, change }, reason);
     }
 
     pub(super) fn settle_quota(&mut self, user: UserId, band: Band) {
@@ -67,22 +67,22 @@ impl Context<'_> {
             true => (UserChange::QuotaExceeded { band }, Reason::Excess),
             false => (UserChange::QuotaRecovered { band }, Reason::ExcessGone),
         };
-        self.emit(What::User { user, change }, reason);
+        self.emit(EventKind::User { user, change }, reason);
     }
 
     fn settle_job(&mut self, id: JobId) {
-        self.forget_versions(id);
+        self.drop_unused_versions(id);
         let Some(job) = self.state.jobs.get(id) else { return };
         let Some(load) = self.state.job_loads.get(id) else { return };
         if job.is_dead() || load.live() > 0 {
             return;
         }
-        let failed = |fate: Fate| matches!(fate, Fate::Failed(_));
-        let killed = |fate: Fate| fate == Fate::Killed;
+        let failed = |fate: TaskOutcome| matches!(fate, TaskOutcome::Failed(_));
+        let killed = |fate: TaskOutcome| fate == TaskOutcome::Killed;
         let outcome = match job.state {
             JobState::Stopping => JobOutcome::Killed,
-            _ if load.failed > 0 && self.wanted_one(job, failed) => JobOutcome::Failed,
-            _ if load.killed > 0 && self.wanted_one(job, killed) => JobOutcome::Killed,
+            _ if load.failed > 0 && self.any_wanted_task(job, failed) => JobOutcome::Failed,
+            _ if load.killed > 0 && self.any_wanted_task(job, killed) => JobOutcome::Killed,
             JobState::Deferred => JobOutcome::DependencyFailed,
             _ => JobOutcome::Succeeded,
         };
@@ -90,7 +90,7 @@ impl Context<'_> {
     }
 
     /// Tasks that a shrink cut off say nothing of what is left of the job.
-    fn wanted_one(&self, job: &Job, ended: fn(Fate) -> bool) -> bool {
+    fn any_wanted_task(&self, job: &Job, ended: fn(TaskOutcome) -> bool) -> bool {
         let mut wanted = job.tasks.iter().take(job.spec().count as usize);
         let state = |id: &TaskId| self.state.tasks.get(*id).map(|task| task.state);
         wanted.any(|id| matches!(state(id), Some(TaskState::Dead(fate)) if ended(fate)))
@@ -98,14 +98,14 @@ impl Context<'_> {
 
     fn end_job(&mut self, id: JobId, outcome: JobOutcome) {
         let now = self.now;
-        self.note_charges(id);
+        self.touch_quotas(id);
         self.state.edit_job(id, |job| {
             job.state = JobState::Dead(outcome);
             job.ended_at = Some(now);
             job.waits_for.clear();
             job.update = None;
         });
-        self.forget_versions(id);
+        self.drop_unused_versions(id);
         let change = match outcome {
             JobOutcome::Succeeded => JobChange::Succeeded,
             JobOutcome::Failed => JobChange::Failed,
@@ -114,32 +114,33 @@ impl Context<'_> {
         };
         let reason = match outcome {
             JobOutcome::DependencyFailed => {
-                let needed = self.state.jobs.get(id).and_then(|job| self.state.unmet(job));
+                let needed =
+                    self.state.jobs.get(id).and_then(|job| self.state.failed_dependency(job));
                 needed.map_or(Reason::DependencyFailed, |job| Reason::NeededFailed { job })
             }
             _ => Reason::AllTasksEnded,
         };
-        self.emit(What::Job { job: id, change }, reason);
+        self.emit(EventKind::Job { job: id, change }, reason);
         let waiting = self.state.dependents.get(&id).cloned().unwrap_or_default();
         for dependent in waiting {
-            self.release(dependent, id, outcome);
+            self.release_dependent(dependent, id, outcome);
         }
     }
 
     /// Quotas that the job draws on, at any version, are looked at when the command is done.
-    pub(super) fn note_charges(&mut self, id: JobId) {
+    pub(super) fn touch_quotas(&mut self, id: JobId) {
         let Some(job) = self.state.jobs.get(id) else { return };
         let bands = job.specs.values().map(|spec| spec.priority.band());
         self.charged.extend(bands.map(|band| (job.user, band)));
     }
 
     /// Drops specs that no task runs and no open update may return to.
-    pub(super) fn forget_versions(&mut self, id: JobId) {
+    pub(super) fn drop_unused_versions(&mut self, id: JobId) {
         if self.state.jobs.get(id).is_none_or(|job| job.specs.len() <= 1) {
             return;
         }
         // A task may have left an old version that others still run: it is charged less now.
-        self.note_charges(id);
+        self.touch_quotas(id);
         let Some(job) = self.state.jobs.get(id) else { return };
         let Some(load) = self.state.job_loads.get(id) else { return };
         let mut keep: BTreeSet<u32> = load.at_version.keys().copied().collect();
@@ -153,19 +154,20 @@ impl Context<'_> {
 
     /// The job `on`, for which `id` waited, has ended with `outcome` (B6). The last one to end
     /// releases it; one that had to succeed and did not ends the wait for all.
-    pub(super) fn release(&mut self, id: JobId, on: JobId, outcome: JobOutcome) {
+    pub(super) fn release_dependent(&mut self, id: JobId, on: JobId, outcome: JobOutcome) {
         let Some(job) = self.state.jobs.get(id).cloned() else { return };
         if !job.waits_for.contains(&on) {
             return;
         }
         let key = self.state.job_key(on);
-        let mut asked = job.spec().after.iter().filter(|after| Some(&after.job) == key.as_ref());
-        let strict = asked.any(|after| after.require_success);
+        let mut dependencies =
+            job.spec().after.iter().filter(|after| Some(&after.job) == key.as_ref());
+        let strict = dependencies.any(|after| after.require_success);
         if strict && outcome != JobOutcome::Succeeded {
             self.state.edit_job(id, |job| job.waits_for.clear());
-            for task in self.deferred_of(&job) {
+            for task in self.deferred_tasks(&job) {
                 let why = Reason::NeededFailed { job: on };
-                self.die(task, Fate::DependencyFailed, TaskChange::NeverRan, why);
+                self.mark_dead(task, TaskOutcome::DependencyFailed, TaskChange::NeverRan, why);
             }
             return;
         }
@@ -179,15 +181,15 @@ impl Context<'_> {
         if left > 0 {
             return self.job_event(id, JobChange::StillWaits { left }, Reason::DependencyMet);
         }
-        self.emit(What::Job { job: id, change: JobChange::Released }, Reason::DependencyMet);
-        for task in self.deferred_of(&job) {
+        self.emit(EventKind::Job { job: id, change: JobChange::Released }, Reason::DependencyMet);
+        for task in self.deferred_tasks(&job) {
             self.set_task(task, |t| t.state = TaskState::Pending);
             self.task_event(task, TaskChange::Released, Reason::DependencyMet);
         }
     }
 
     /// Tasks that still wait with their job; a resize may have ended others meanwhile.
-    fn deferred_of(&self, job: &Job) -> Vec<TaskId> {
+    fn deferred_tasks(&self, job: &Job) -> Vec<TaskId> {
         let waits = |id: &&TaskId| {
             self.state.tasks.get(**id).is_some_and(|t| t.state == TaskState::Deferred)
         };

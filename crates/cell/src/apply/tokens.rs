@@ -5,21 +5,21 @@
 //! everything the cell knows, and nobody with a lesser right should be able to make one.
 
 use super::Context;
-use crate::bounds::Holding;
+use crate::bounds::BoundKind;
 use crate::command::{Actor, Done, Verdict};
 use crate::credential::{
-    AccessToken, KeyPrint, MAX_ADDRESS, MAX_JOIN_LIFE, Newcomer, PartKind, SecretHash, TokenFlaw,
-    TokenKind, Waiting,
+    AccessToken, InvalidTokenReason, KeyFingerprint, MAX_ADDRESS, MAX_JOIN_TOKEN_LIFETIME,
+    PartKind, PendingReplica, ReplicaJoinRequest, SecretHash, TokenKind,
 };
-use crate::event::{TokenChange, What};
+use crate::event::{EventKind, TokenChange};
 use crate::id::TokenId;
 use crate::name::Name;
 use crate::quota::Capability;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::time::{Span, Time};
 use std::collections::BTreeSet;
 
-const JOIN_MINUTES: u64 = MAX_JOIN_LIFE.0 / 60_000;
+const JOIN_MINUTES: u64 = MAX_JOIN_TOKEN_LIFETIME.0 / 60_000;
 
 impl Context<'_> {
     pub(super) fn add_token(
@@ -33,23 +33,23 @@ impl Context<'_> {
         if let TokenKind::Dismissed { .. } = kind {
             let (field, value) = ("kind".to_owned(), "dismissed".to_owned());
             let allowed = "user_token, join_agent, join_replica, join_scheduler".to_owned();
-            return Err(Refusal::BadField { field, value, allowed });
+            return Err(Rejection::BadField { field, value, allowed });
         }
         if let TokenKind::UserToken { user } = kind {
             self.user_by_name(user)?;
         }
-        let latest = self.end_of_parent(parent)?;
+        let latest = self.parent_expiry(parent)?;
         if let Some(old) = self.state.token_named(id).and_then(|id| self.state.tokens.get(id)) {
             let expires = old.created.plus(valid_for).min(latest);
             let same = (&old.kind, old.secret_hash, old.expires) == (kind, secret_hash, expires)
                 && old.parent.as_ref() == parent;
             return match same {
                 true => Ok(Done::Unchanged),
-                false => Err(Refusal::Exists(format!("another token {id}"))),
+                false => Err(Rejection::Exists(format!("another token {id}"))),
             };
         }
-        check_life(kind, valid_for)?;
-        self.room_for_token(kind)?;
+        check_lifetime(kind, valid_for)?;
+        self.check_token_limit(kind)?;
         let token = self.state.insert_token(AccessToken {
             id: id.clone(),
             kind: kind.clone(),
@@ -65,42 +65,42 @@ impl Context<'_> {
     }
 
     /// When the token ends that another is made with, which must be good and the maker's own.
-    fn end_of_parent(&self, parent: Option<&Name>) -> Result<Time, Refusal> {
+    fn parent_expiry(&self, parent: Option<&Name>) -> Result<Time, Rejection> {
         let Some(id) = parent else { return Ok(Time::NEVER) };
         let row = self.state.token_named(id).and_then(|token| self.state.tokens.get(token));
-        let row = row.ok_or_else(|| Refusal::NoSuchToken(id.clone()))?;
+        let row = row.ok_or_else(|| Rejection::NoSuchToken(id.clone()))?;
         if row.expires <= self.now {
-            return Err(Refusal::BadToken { id: id.clone(), flaw: TokenFlaw::Expired });
+            return Err(Rejection::BadToken { id: id.clone(), flaw: InvalidTokenReason::Expired });
         }
         match (&row.kind, self.by) {
             (TokenKind::UserToken { user }, Actor::User(by)) if user == by => Ok(row.expires),
-            _ => Err(Refusal::NoSuchToken(id.clone())),
+            _ => Err(Rejection::NoSuchToken(id.clone())),
         }
     }
 
     /// Anybody may make tokens for themselves, so there is an end to it.
-    fn room_for_token(&self, kind: &TokenKind) -> Result<(), Refusal> {
+    fn check_token_limit(&self, kind: &TokenKind) -> Result<(), Rejection> {
         let same = self.state.tokens.iter().filter(|(_, token)| token.kind == *kind).count();
         let most = self.state.bounds.tokens;
         match kind {
             TokenKind::UserToken { user } => {
-                Self::one_more_of(user, Holding::Tokens, same, most)?;
+                Self::check_one_more_for(user, BoundKind::Tokens, same, most)?;
             }
             _ if same as u64 >= most => {
                 let what = format!("tokens of this kind and name; at most {most} allowed");
-                return Err(Refusal::Full(what));
+                return Err(Rejection::Full(what));
             }
             _ => {}
         }
         match self.state.tokens.has_room_for(1) {
             true => Ok(()),
-            false => Err(Refusal::Full("tokens".into())),
+            false => Err(Rejection::Full("tokens".into())),
         }
     }
 
     pub(super) fn revoke_token(&mut self, id: &Name) -> Verdict {
         let token = self.state.token_named(id);
-        let Some(token) = token else { return Err(Refusal::NoSuchToken(id.clone())) };
+        let Some(token) = token else { return Err(Rejection::NoSuchToken(id.clone())) };
         self.drop_token(token, TokenChange::Revoked, Reason::Requested);
         Ok(Done::Applied)
     }
@@ -109,38 +109,39 @@ impl Context<'_> {
         &mut self,
         id: &Name,
         secret: &SecretHash,
-        newcomer: Option<&Newcomer>,
+        newcomer: Option<&ReplicaJoinRequest>,
     ) -> Verdict {
         let token = self.state.token_named(id);
         let found = token.and_then(|token| Some((token, self.state.tokens.get(token)?)));
-        let (token, row) = found.ok_or_else(|| Refusal::NoSuchToken(id.clone()))?;
-        let bad = |flaw| Refusal::BadToken { id: id.clone(), flaw };
-        row.admits(secret, self.now).map_err(bad)?;
-        let Some((part, name)) = row.kind.joiner() else {
-            return Err(bad(TokenFlaw::NotForJoining));
+        let (token, row) = found.ok_or_else(|| Rejection::NoSuchToken(id.clone()))?;
+        let bad = |flaw| Rejection::BadToken { id: id.clone(), flaw };
+        row.verify(secret, self.now).map_err(bad)?;
+        let Some((part, name)) = row.kind.joining_part() else {
+            return Err(bad(InvalidTokenReason::NotForJoining));
         };
-        let is_told = newcomer.is_some_and(|who| who.address.len() <= MAX_ADDRESS);
-        if is_told != (part == PartKind::Replica) {
-            return Err(bad(TokenFlaw::WrongNewcomer));
+        let has_valid_request = newcomer.is_some_and(|who| who.address.len() <= MAX_ADDRESS);
+        if has_valid_request != (part == PartKind::Replica) {
+            return Err(bad(InvalidTokenReason::WrongNewcomer));
         }
         let (name, since) = (name.clone(), self.now);
         if let Some(row) = self.state.tokens.get_mut(token) {
             row.used = true;
-            row.waiting = newcomer.cloned().map(|who| Waiting { who, since, confirmed: false });
+            row.waiting =
+                newcomer.cloned().map(|who| PendingReplica { who, since, confirmed: false });
         }
         self.token_event(token, TokenChange::Used, Reason::Requested);
         // A replica has not joined before it is confirmed.
         if part != PartKind::Replica {
-            self.forget_gone(part, &name);
+            self.lift_revocation(part, &name);
         }
         Ok(Done::Applied)
     }
 
     /// A replica that waits may have the authority's key: somebody who may manage users says so,
     /// and names the key that it shows. Whoever stole the token has another.
-    pub(super) fn confirm_replica(&mut self, name: &Name, key: KeyPrint) -> Verdict {
+    pub(super) fn confirm_replica(&mut self, name: &Name, key: KeyFingerprint) -> Verdict {
         let kind = TokenKind::JoinReplica { name: name.clone() };
-        let waiting: Vec<(TokenId, &Waiting)> = self
+        let waiting: Vec<(TokenId, &PendingReplica)> = self
             .state
             .tokens
             .iter()
@@ -149,13 +150,13 @@ impl Context<'_> {
             .collect();
         if waiting.is_empty() {
             let what = format!("no replica {name} waits to be confirmed");
-            return Err(Refusal::WrongState { what });
+            return Err(Rejection::WrongState { what });
         }
         let Some((token, found)) = waiting.into_iter().find(|(_, found)| found.who.key == key)
         else {
             let allowed = format!("what replica {name} itself shows where it joins");
             let (field, value) = ("fingerprint".to_owned(), key.to_string());
-            return Err(Refusal::BadField { field, value, allowed });
+            return Err(Rejection::BadField { field, value, allowed });
         };
         if found.confirmed {
             return Ok(Done::Unchanged);
@@ -165,7 +166,7 @@ impl Context<'_> {
             waiting.confirmed = true;
         }
         self.token_event(token, TokenChange::Confirmed, Reason::Requested);
-        self.forget_gone(PartKind::Replica, name);
+        self.lift_revocation(PartKind::Replica, name);
         Ok(Done::Applied)
     }
 
@@ -189,7 +190,7 @@ impl Context<'_> {
     /// Tokens that the user made, as far as their parent tells, and could not make any more. What a
     /// right opened for somebody does not stay open when the right is gone. Says how many went,
     /// those that were made with them included.
-    pub(super) fn drop_tokens_beyond(
+    pub(super) fn drop_unauthorized_tokens(
         &mut self,
         maker: &Name,
         holds: &BTreeSet<Capability>,
@@ -227,21 +228,24 @@ impl Context<'_> {
     }
 
     pub(super) fn token_event(&mut self, token: TokenId, change: TokenChange, reason: Reason) {
-        self.emit(What::Token { token, change }, reason);
+        self.emit(EventKind::Token { token, change }, reason);
     }
 }
 
 /// How long tokens may be good for.
-fn check_life(kind: &TokenKind, valid_for: Span) -> Result<(), Refusal> {
+fn check_lifetime(kind: &TokenKind, valid_for: Span) -> Result<(), Rejection> {
     let (most, allowed) = match kind {
         TokenKind::UserToken { .. } => (u64::MAX, "1 ms or more".to_owned()),
-        _ => (MAX_JOIN_LIFE.0, format!("1 to {} ms, {} min", MAX_JOIN_LIFE.0, JOIN_MINUTES)),
+        _ => (
+            MAX_JOIN_TOKEN_LIFETIME.0,
+            format!("1 to {} ms, {} min", MAX_JOIN_TOKEN_LIFETIME.0, JOIN_MINUTES),
+        ),
     };
     if (1..=most).contains(&valid_for.0) {
         return Ok(());
     }
     let value = format!("{} ms", valid_for.0);
-    Err(Refusal::BadField { field: "valid_for".into(), value, allowed })
+    Err(Rejection::BadField { field: "valid_for".into(), value, allowed })
 }
 
 #[cfg(test)]
@@ -283,7 +287,7 @@ mod tests {
         if !holds.is_empty() {
             cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         }
-        let got = cell.by(by, command);
+        let got = cell.send_as(by, command);
         assert_eq!(render::verdict(&cell.state, &got), want);
     }
 
@@ -318,9 +322,9 @@ mod tests {
         let mut cell = Cell::with_machines(0);
         cell.ok(add("j1", agent(), 500));
         assert_eq!(cell.ok(add("j1", agent(), 500)), Done::Unchanged);
-        assert_eq!(cell.refused(add("j1", agent(), 501)), "another token j1 exists already");
+        assert_eq!(cell.rejection_text(add("j1", agent(), 501)), "another token j1 exists already");
         let says = |cell: &mut Cell, id: &str, secret, want: &str| {
-            assert_eq!(cell.refused(join(id, secret)), want);
+            assert_eq!(cell.rejection_text(join(id, secret)), want);
         };
         says(&mut cell, "j9", SECRET, "there is no token j9");
         let wrong = SecretHash([8; 32]);
@@ -328,7 +332,7 @@ mod tests {
         cell.ok(add("t1", of("ubar"), 900));
         says(&mut cell, "t1", SECRET, "token t1 lets nobody in: it is not for joining");
         assert_eq!(cell.ok(join("j1", SECRET)), Done::Applied);
-        assert_eq!(cell.said, ["token j1 for machine m1 used: requested"]);
+        assert_eq!(cell.event_lines, ["token j1 for machine m1 used: requested"]);
         says(&mut cell, "j1", SECRET, "token j1 lets nobody in: it was used before");
         says(&mut cell, "j1", wrong, "token j1 lets nobody in: its secret is wrong");
         cell.ok(add("j2", agent(), 500));
@@ -344,53 +348,53 @@ mod tests {
         let mut cell = Cell::with_machines(0);
         let replica = TokenKind::JoinReplica { name: name("m2") };
         cell.ok(add("j1", replica.clone(), 500));
-        let (own, other) = (KeyPrint([1; 16]), KeyPrint([2; 16]));
+        let (own, other) = (KeyFingerprint([1; 16]), KeyFingerprint([2; 16]));
         let ask = |key, address: &str| Command::UseJoinToken {
             id: name("j1"),
             secret_hash: SECRET,
-            newcomer: Some(Newcomer { key, address: address.into() }),
+            newcomer: Some(ReplicaJoinRequest { key, address: address.into() }),
         };
         let confirm = |key| Command::ConfirmReplica { name: name("m2"), key };
-        assert!(cell.refused(confirm(own)).contains("no replica m2 waits to be confirmed"));
+        assert!(cell.rejection_text(confirm(own)).contains("no replica m2 waits to be confirmed"));
         let wrong = "token j1 lets nobody in: it is for another kind of newcomer";
-        assert_eq!(cell.refused(join("j1", SECRET)), wrong);
-        assert_eq!(cell.refused(ask(own, &"x".repeat(65))), wrong);
+        assert_eq!(cell.rejection_text(join("j1", SECRET)), wrong);
+        assert_eq!(cell.rejection_text(ask(own, &"x".repeat(65))), wrong);
         cell.ok(ask(own, "10.0.0.2"));
         let is_confirmed = |cell: &Cell| {
             let mut rows = cell.state.tokens().iter();
             rows.any(|(_, row)| row.waiting.as_ref().is_some_and(|waiting| waiting.confirmed))
         };
         assert!(!is_confirmed(&cell));
-        assert!(cell.refused(ask(other, "10.0.0.3")).contains("it was used before"));
-        assert!(cell.refused(confirm(other)).contains("what replica m2 itself shows"));
-        let lacks = cell.by("ubar", confirm(own));
-        assert!(matches!(lacks, Err(Refusal::NotAllowed { .. })), "{lacks:?}");
+        assert!(cell.rejection_text(ask(other, "10.0.0.3")).contains("it was used before"));
+        assert!(cell.rejection_text(confirm(other)).contains("what replica m2 itself shows"));
+        let lacks = cell.send_as("ubar", confirm(own));
+        assert!(matches!(lacks, Err(Rejection::NotAllowed { .. })), "{lacks:?}");
         assert!(!is_confirmed(&cell));
         assert_eq!(cell.ok(confirm(own)), Done::Applied);
-        assert_eq!(cell.said, ["token j1 for replica m2 confirmed: requested"]);
+        assert_eq!(cell.event_lines, ["token j1 for replica m2 confirmed: requested"]);
         assert!(is_confirmed(&cell));
         assert_eq!(cell.ok(confirm(own)), Done::Unchanged);
         cell.now += 500;
-        assert!(cell.refused(confirm(own)).contains("no replica m2 waits to be confirmed"));
+        assert!(cell.rejection_text(confirm(own)).contains("no replica m2 waits to be confirmed"));
         cell.ok(add("j2", agent(), 500));
-        let newcomer = Some(Newcomer { key: own, address: String::new() });
+        let newcomer = Some(ReplicaJoinRequest { key: own, address: String::new() });
         let agents = Command::UseJoinToken { id: name("j2"), secret_hash: SECRET, newcomer };
-        assert!(cell.refused(agents).contains("another kind of newcomer"));
+        assert!(cell.rejection_text(agents).contains("another kind of newcomer"));
     }
 
     #[test]
     fn lives_are_bounded_and_end_with_the_user() {
         let mut cell = Cell::with_machines(0);
-        let most = MAX_JOIN_LIFE.0;
-        let said = cell.refused(add("j1", agent(), most + 1));
+        let most = MAX_JOIN_TOKEN_LIFETIME.0;
+        let message = cell.rejection_text(add("j1", agent(), most + 1));
         let want = "field valid_for: value 900001 ms is not valid; allowed: 1 to 900000 ms, 15 min";
-        assert_eq!(said, want);
+        assert_eq!(message, want);
         cell.ok(add("j1", agent(), most));
-        assert!(cell.refused(add("t1", of("ubar"), 0)).contains("allowed: 1 ms or more"));
+        assert!(cell.rejection_text(add("t1", of("ubar"), 0)).contains("allowed: 1 ms or more"));
         cell.ok(add("t1", of("ubar"), u64::MAX));
         cell.ok(Command::RemoveUser { name: name("ubar"), expect: None });
         assert_eq!(cell.state.token_named(&name("t1")), None);
-        assert_eq!(cell.said[0], "token#1 revoked: requested");
+        assert_eq!(cell.event_lines[0], "token#1 revoked: requested");
     }
 
     #[test]
@@ -401,25 +405,25 @@ mod tests {
         cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         cell.ok(add("stolen", of("ubar"), 500));
         let end = cell.state.now().plus(Span(500));
-        cell.by("ubar", made_with(Some("stolen"), "own", of("ubar"), 90_000)).unwrap();
-        cell.by("ubar", made_with(Some("own"), "ufoos", of("ufoo"), 90_000)).unwrap();
-        cell.by("ubar", made_with(Some("own"), "agents", agent(), 90_000)).unwrap();
+        cell.send_as("ubar", made_with(Some("stolen"), "own", of("ubar"), 90_000)).unwrap();
+        cell.send_as("ubar", made_with(Some("own"), "ufoos", of("ufoo"), 90_000)).unwrap();
+        cell.send_as("ubar", made_with(Some("own"), "agents", agent(), 90_000)).unwrap();
         cell.ok(add("apart", of("ubar"), 90_000));
         assert!(
             cell.state.tokens().iter().all(|(_, row)| row.expires <= end || row.parent.is_none())
         );
-        let foreign = cell.by("ufoo", made_with(Some("apart"), "more", of("ufoo"), 10));
-        assert_eq!(foreign, Err(Refusal::NoSuchToken(name("apart"))), "not the maker's own");
-        let joins = cell.by("ubar", made_with(Some("agents"), "more", of("ubar"), 10));
-        assert_eq!(joins, Err(Refusal::NoSuchToken(name("agents"))), "not one to come in with");
+        let foreign = cell.send_as("ufoo", made_with(Some("apart"), "more", of("ufoo"), 10));
+        assert_eq!(foreign, Err(Rejection::NoSuchToken(name("apart"))), "not the maker's own");
+        let joins = cell.send_as("ubar", made_with(Some("agents"), "more", of("ubar"), 10));
+        assert_eq!(joins, Err(Rejection::NoSuchToken(name("agents"))), "not one to come in with");
         cell.ok(Command::RevokeToken { id: name("stolen") });
         let left: Vec<String> =
             cell.state.tokens().iter().map(|(_, row)| row.id.to_string()).collect();
         assert_eq!(left, ["apart"]);
-        let late = cell.by("ubar", made_with(Some("own"), "more", of("ubar"), 10));
+        let late = cell.send_as("ubar", made_with(Some("own"), "more", of("ubar"), 10));
         assert_eq!(
             late,
-            Err(Refusal::NoSuchToken(name("own"))),
+            Err(Rejection::NoSuchToken(name("own"))),
             "no longer one to make others with"
         );
     }
@@ -431,11 +435,11 @@ mod tests {
         let capabilities = BTreeSet::from([Capability::ManageUsers]);
         cell.ok(Command::SetCapabilities { user: name("ubar"), capabilities, expect: None });
         cell.ok(add("t1", of("ubar"), 500));
-        cell.by("ubar", made_with(Some("t1"), "t2", of("ufoo"), 90_000)).unwrap();
+        cell.send_as("ubar", made_with(Some("t1"), "t2", of("ufoo"), 90_000)).unwrap();
         cell.now += 499;
-        let late = cell.by("ubar", made_with(Some("t1"), "t3", of("ubar"), 10));
-        let flaw = TokenFlaw::Expired;
-        assert_eq!(late, Err(Refusal::BadToken { id: name("t1"), flaw }));
+        let late = cell.send_as("ubar", made_with(Some("t1"), "t3", of("ubar"), 10));
+        let flaw = InvalidTokenReason::Expired;
+        assert_eq!(late, Err(Rejection::BadToken { id: name("t1"), flaw }));
         cell.ok(Command::RemoveUser { name: name("ubar"), expect: None });
         assert_eq!(cell.state.tokens().len(), 0);
     }
@@ -455,22 +459,23 @@ mod tests {
         cell.ok(set("admin", &both));
         cell.ok(add("t1", of("ubar"), 900));
         cell.ok(add("t2", of("admin"), 900));
-        cell.by("ubar", made_with(Some("t1"), "own", of("ubar"), 900)).unwrap();
-        cell.by("ubar", made_with(Some("own"), "admins", of("admin"), 900)).unwrap();
-        cell.by("ubar", made_with(Some("t1"), "agents", agent(), 900)).unwrap();
+        cell.send_as("ubar", made_with(Some("t1"), "own", of("ubar"), 900)).unwrap();
+        cell.send_as("ubar", made_with(Some("own"), "admins", of("admin"), 900)).unwrap();
+        cell.send_as("ubar", made_with(Some("t1"), "agents", agent(), 900)).unwrap();
         let replica = TokenKind::JoinReplica { name: name("r2") };
-        cell.by("ubar", made_with(Some("t1"), "replicas", replica, 900)).unwrap();
+        cell.send_as("ubar", made_with(Some("t1"), "replicas", replica, 900)).unwrap();
         let scheduler = TokenKind::JoinScheduler { name: name("s2") };
-        cell.by("ubar", made_with(Some("t1"), "schedulers", scheduler, 900)).unwrap();
-        cell.by("admin", made_with(Some("admins"), "hidden", of("ubar"), 900)).unwrap();
-        cell.by("admin", made_with(Some("t2"), "ufoos", of("ufoo"), 900)).unwrap();
+        cell.send_as("ubar", made_with(Some("t1"), "schedulers", scheduler, 900)).unwrap();
+        cell.send_as("admin", made_with(Some("admins"), "hidden", of("ubar"), 900)).unwrap();
+        cell.send_as("admin", made_with(Some("t2"), "ufoos", of("ufoo"), 900)).unwrap();
         let done = cell.ok(set("ubar", holds));
         let left: Vec<String> =
             cell.state.tokens().iter().map(|(_, row)| row.id.to_string()).collect();
         assert_eq!(left, want, "with {holds:?}");
-        let told = cell.said.iter().filter(|line| line.contains("revoked: requested")).count();
+        let revoked_count =
+            cell.event_lines.iter().filter(|line| line.contains("revoked: requested")).count();
         let gone = 9 - want.len();
-        assert_eq!(told, gone, "{:?}", cell.said);
+        assert_eq!(revoked_count, gone, "{:?}", cell.event_lines);
         let counted = if gone == 0 { Done::Applied } else { Done::Revoked(gone as u32) };
         assert_eq!(done, counted);
     }
@@ -491,9 +496,9 @@ mod tests {
     fn nobody_has_tokens_without_end() {
         let mut cell = Cell::with_machines(0);
         for number in 0..crate::bounds::Bounds::default().tokens {
-            cell.by("ubar", add(&format!("t{number}"), of("ubar"), 900)).unwrap();
+            cell.send_as("ubar", add(&format!("t{number}"), of("ubar"), 900)).unwrap();
         }
-        let more = cell.by("ubar", add("more", of("ubar"), 900));
-        assert!(matches!(more, Err(Refusal::OverBound { .. })), "{more:?}");
+        let more = cell.send_as("ubar", add("more", of("ubar"), 900));
+        assert!(matches!(more, Err(Rejection::OverBound { .. })), "{more:?}");
     }
 }

@@ -6,21 +6,21 @@
 //! goes on; a command that rolled all tasks at once could not know what else goes down meanwhile.
 //! Undoing is the same roll with the ends exchanged.
 
-mod adopt;
+mod in_place;
 
 use super::Context;
 use super::jobs::next_version;
 use crate::admit;
-use crate::change::{self, Effect};
 use crate::command::{Done, Verdict};
 use crate::event::{JobChange, TaskChange};
 use crate::id::{JobId, TaskId};
 use crate::job::{Job, Update};
 use crate::name::{JobKey, Name};
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::JobSpec;
+use crate::spec_change::{self, Effect};
 use crate::task::{StopCause, Task, TaskState};
-use crate::units::counted;
+use crate::units::pluralize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Context<'_> {
         expect: Option<u32>,
     ) -> Verdict {
         let verdict = self.try_update(owner, spec, expect);
-        self.note_rejection(owner, &spec.name, &verdict);
+        self.emit_rejection(owner, &spec.name, &verdict);
         verdict
     }
 
@@ -50,27 +50,27 @@ impl Context<'_> {
         if self.is_same_spec(job.user, &old, spec) {
             return Ok(Done::Unchanged);
         }
-        self.expected_version(&key, &job, expect)?;
+        self.check_expected_version(&key, &job, expect)?;
         if job.update.is_some() {
             let what = format!("an update of job {key} is open; close it or undo it first");
-            return Err(Refusal::WrongState { what });
+            return Err(Rejection::WrongState { what });
         }
-        if let Some(field) = change::fixed_field(&old, spec) {
+        if let Some(field) = spec_change::immutable_field(&old, spec) {
             let (field, value) = (field.to_owned(), "another one".to_owned());
             let allowed = format!("as in version {}; submit a new job instead", job.version);
-            return Err(Refusal::BadField { field, value, allowed });
+            return Err(Rejection::BadField { field, value, allowed });
         }
-        self.restricted_features(Some(&old), spec)?;
-        self.still_not_above_set(spec)?;
-        self.not_below_inner(&key, spec)?;
-        self.room_for_tasks((spec.count as usize).saturating_sub(job.tasks.len()))?;
+        self.check_restricted_features(Some(&old), spec)?;
+        self.check_still_not_above_set(spec)?;
+        self.check_not_below_inner(&key, spec)?;
+        self.check_room_for_tasks((spec.count as usize).saturating_sub(job.tasks.len()))?;
         let version = next_version(&job)?;
         let updated = with_update(&job, spec, version, self.now);
-        self.within_quota(Some(&job), &updated)?;
+        self.check_quota(Some(&job), &updated)?;
         let growth = Self::growth(Some(&job), spec);
-        let going = self.crowded_out(job.user, growth, |_| false)?;
-        self.make_way(&going);
-        self.note_charges(id);
+        let going = self.jobs_to_purge(job.user, growth, |_| false)?;
+        self.purge_selected(&going);
+        self.touch_quotas(id);
         self.state.edit_job(id, |job| *job = updated);
         self.roll_to(id, old.count, JobChange::UpdateOpened { version });
         Ok(Done::Version(version))
@@ -79,15 +79,15 @@ impl Context<'_> {
     /// The job has a new target: report it, follow its count, and let it take effect where that
     /// disturbs nobody.
     fn roll_to(&mut self, id: JobId, old_count: u32, change: JobChange) {
-        self.note_charges(id);
+        self.touch_quotas(id);
         self.job_event(id, change, Reason::Requested);
         let count = self.state.jobs.get(id).map_or(old_count, |job| job.spec().count);
         if count != old_count {
             self.job_event(id, JobChange::Resized { count }, Reason::Requested);
-            self.follow_count(id, old_count, crate::time::Time::ZERO);
+            self.resize_task_rows(id, old_count, crate::time::Time::ZERO);
         }
-        self.adopt_where_free(id);
-        self.forget_versions(id);
+        self.update_all_in_place(id);
+        self.drop_unused_versions(id);
     }
 
     /// Back to where the update came from. Tasks it skipped are there already.
@@ -97,7 +97,7 @@ impl Context<'_> {
         if update.undoing {
             return Ok(Done::Unchanged);
         }
-        self.expected_version(key, &job, expect)?;
+        self.check_expected_version(key, &job, expect)?;
         let version = update.from;
         let undone = Update {
             from: update.to,
@@ -121,7 +121,7 @@ impl Context<'_> {
     pub(super) fn close_update(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         let (id, job) = self.job_to_change(key)?;
         let Some(update) = &job.update else { return Ok(Done::Unchanged) };
-        self.expected_version(key, &job, expect)?;
+        self.check_expected_version(key, &job, expect)?;
         let behind = |task: &Task| {
             task.version != job.version
                 && task.state.holds_resources()
@@ -131,14 +131,14 @@ impl Context<'_> {
         let left = rows.filter(|task| behind(task)).count();
         if left > 0 {
             let (left, have) =
-                (counted(left as u64, "task"), if left == 1 { "has" } else { "have" });
+                (pluralize(left as u64, "task"), if left == 1 { "has" } else { "have" });
             let what = format!("{left} of job {key} still {have} to be updated");
-            return Err(Refusal::WrongState { what });
+            return Err(Rejection::WrongState { what });
         }
-        self.adopt_where_free(id);
-        self.note_charges(id);
+        self.update_all_in_place(id);
+        self.touch_quotas(id);
         self.state.edit_job(id, |job| job.update = None);
-        self.forget_versions(id);
+        self.drop_unused_versions(id);
         let change = JobChange::UpdateClosed { version: job.version };
         self.job_event(id, change, Reason::Requested);
         Ok(Done::Applied)
@@ -151,7 +151,7 @@ impl Context<'_> {
         let row = job.tasks.get(index as usize);
         let found = row.and_then(|task| Some((*task, self.state.tasks.get(*task)?.clone())));
         let Some((task_id, task)) = found else {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "index".into(),
                 value: index.to_string(),
                 allowed: format!("0 to {}", job.tasks.len().saturating_sub(1)),
@@ -160,9 +160,9 @@ impl Context<'_> {
         if task.version == job.version {
             return Ok(Done::Unchanged);
         }
-        let (_, effect) = change::for_task(job.spec_of(task.version), job.spec(), index);
+        let (_, effect) = spec_change::task_change(job.spec_of(task.version), job.spec(), index);
         let free = !task.state.holds_resources() || effect == Effect::InPlace;
-        if free && self.adopt(task_id) {
+        if free && self.try_update_in_place(task_id) {
             self.task_event(task_id, TaskChange::Updated, Reason::UpdateInPlace);
             self.maybe_ended.push(id);
             return Ok(Done::Applied);
@@ -172,7 +172,7 @@ impl Context<'_> {
         if running && most.is_some_and(|most| update.disruptions >= most) {
             return Ok(self.skip(id, update, task_id, index));
         }
-        self.within_budget(task_id)?;
+        self.check_disruption_budget(task_id)?;
         self.disrupt(task_id, &task, effect);
         self.state.edit_job(id, |job| {
             if let Some(update) = &mut job.update {
@@ -198,7 +198,7 @@ impl Context<'_> {
 
     /// Stops a task to start it again: where it is, if the new spec fits there; else elsewhere.
     fn disrupt(&mut self, id: TaskId, task: &Task, effect: Effect) {
-        if effect == Effect::Restart && self.adopt(id) {
+        if effect == Effect::Restart && self.try_update_in_place(id) {
             match task.state {
                 // It starts again anyway, and then with the new spec.
                 TaskState::Stopping(_) => {
@@ -209,12 +209,12 @@ impl Context<'_> {
             return;
         }
         self.stop_task(id, StopCause::UpdateMoves, Reason::UpdateMove);
-        self.adopt(id);
+        self.try_update_in_place(id);
     }
 }
 
-fn no_update(key: &JobKey) -> Refusal {
-    Refusal::WrongState { what: format!("no update of job {key} is open") }
+fn no_update(key: &JobKey) -> Rejection {
+    Rejection::WrongState { what: format!("no update of job {key} is open") }
 }
 
 fn with_update(job: &Job, spec: &JobSpec, version: u32, now: crate::time::Time) -> Job {
@@ -238,7 +238,7 @@ mod tests {
     use crate::apply::fixture::{Cell, all, job, key, machine, name};
     use crate::command::{Command, Done, Observed};
     use crate::constraint::{AttributeValue, Constraint, Operator, Strength};
-    use crate::isolation::{LENT_WRITABLE, Volume, lent_attribute};
+    use crate::isolation::{HOST_VOLUME_WRITABLE, Volume, host_volume_attribute};
     use crate::name::Token;
     use crate::plan::{Assignment, Group, Plan, Victim};
     use crate::priority::{Band, Priority};
@@ -309,19 +309,22 @@ mod tests {
         assert_eq!(cell.ok(update(&new, Some(1))), Done::Unchanged);
         let open = "not possible while an update of job ubar/jfoo is open; \
                     close it or undo it first";
-        assert_eq!(cell.refused(update(&changed(&new, |s| s.count = 2), None)), open);
+        assert_eq!(cell.rejection_text(update(&changed(&new, |s| s.count = 2), None)), open);
         let left = "not possible while 2 tasks of job ubar/jfoo still have to be updated";
-        assert_eq!(cell.refused(close()), left);
+        assert_eq!(cell.rejection_text(close()), left);
         assert_eq!(cell.ok(step(0)), Done::Applied);
-        assert_eq!(cell.said, ["ubar/jfoo/0 told to stop on m1: new spec needs a restart"]);
+        assert_eq!(cell.event_lines, ["ubar/jfoo/0 told to stop on m1: new spec needs a restart"]);
         assert_eq!(cell.ok(step(0)), Done::Unchanged);
         cell.report("jfoo", 0, Observed::Stopped);
-        assert_eq!(cell.said, ["ubar/jfoo/0 starts again on m1: new spec needs a restart"]);
+        assert_eq!(cell.event_lines, ["ubar/jfoo/0 starts again on m1: new spec needs a restart"]);
         cell.ok(step(1));
         assert_eq!(cell.ok(close()), Done::Applied);
         assert_eq!(cell.ok(close()), Done::Unchanged);
         assert_eq!((versions(&cell), kept(&cell)), (vec![2, 2, 2], vec![2]));
-        assert_eq!(cell.refused(undo()), "not possible while no update of job ubar/jfoo is open");
+        assert_eq!(
+            cell.rejection_text(undo()),
+            "not possible while no update of job ubar/jfoo is open"
+        );
     }
 
     /// Whether the open update of `jfoo` has nothing left to do.
@@ -372,7 +375,7 @@ mod tests {
         // Task 0 is still stopping for the restart: it takes the old spec without another stop.
         assert_eq!(versions(&cell), [2, 1, 1, 1]);
         cell.ok(step(0));
-        assert_eq!(cell.said, ["ubar/jfoo/0 updated: new spec needs a restart"]);
+        assert_eq!(cell.event_lines, ["ubar/jfoo/0 updated: new spec needs a restart"]);
         cell.ok(close());
         assert_eq!(kept(&cell), [1]);
         assert_eq!(charged(&cell, Band::Batch), all(30));
@@ -426,8 +429,9 @@ mod tests {
         let mut cell = rolling(&spec);
         cell.ok(update(&changed(&spec, |s| s.priority = Priority(110)), None));
         assert_eq!((versions(&cell), cell.states("jfoo")[0]), (vec![2, 2, 2], Running));
-        let said = cell.said.iter().filter(|s| s.ends_with("updated: new spec, no restart needed"));
-        assert_eq!(said.count(), 3);
+        let updated_lines =
+            cell.event_lines.iter().filter(|s| s.ends_with("updated: new spec, no restart needed"));
+        assert_eq!(updated_lines.count(), 3);
         cell.ok(close());
         // A constraint that holds where the tasks run disturbs nobody; one that fails moves them.
         let mut flash = Constraint {
@@ -442,7 +446,10 @@ mod tests {
         cell.ok(update(&changed(&spec, |s| s.constraints = vec![flash]), None));
         assert_eq!(versions(&cell), [3, 3, 4]);
         cell.ok(step(1));
-        assert_eq!(cell.said, ["ubar/jfoo/1 told to stop on m1: new spec needs another place"]);
+        assert_eq!(
+            cell.event_lines,
+            ["ubar/jfoo/1 told to stop on m1: new spec needs another place"]
+        );
         cell.report("jfoo", 1, Observed::Stopped);
         assert_eq!(cell.states("jfoo"), [Running, Pending, Pending]);
     }
@@ -455,8 +462,8 @@ mod tests {
             let spec = job("jfoo", 3, 100);
             let mut cell = rolling(&spec);
             let mut lender = machine("m1", 100);
-            let how = AttributeValue::Text(LENT_WRITABLE.into());
-            lender.attributes.insert(lent_attribute("/srv").unwrap(), how);
+            let how = AttributeValue::Text(HOST_VOLUME_WRITABLE.into());
+            lender.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
             cell.ok(Command::UpdateMachine { spec: lender, expect: None });
             let volume = Volume { source: path.into(), target: "/data".into(), writable: true };
             cell.ok(update(&changed(&spec, |s| s.task.isolation.volumes = vec![volume]), None));
@@ -530,7 +537,7 @@ mod tests {
         // Beyond its own bound the update skips, even while the budget would refuse.
         assert_eq!(cell.ok(step(1)), Done::Applied);
         let why = "the update has caused as many disruptions as it may";
-        assert_eq!(cell.said, [format!("ubar/jfoo/1 not updated: {why}")]);
+        assert_eq!(cell.event_lines, [format!("ubar/jfoo/1 not updated: {why}")]);
         assert_eq!(cell.ok(step(1)), Done::Unchanged);
         cell.ok(close());
         // The skipped task keeps its spec, and its charge, until it is replaced.
@@ -543,9 +550,9 @@ mod tests {
         cell.ok(update(&new_program(&spec), None));
         cell.ok(step(0));
         let full = "ubar/jfoo has 1 task down already, at most 1 allowed";
-        assert_eq!(cell.refused(step(1)), full);
+        assert_eq!(cell.rejection_text(step(1)), full);
         cell.report("jfoo", 0, Observed::Stopped);
-        assert_eq!(cell.refused(step(1)), full);
+        assert_eq!(cell.rejection_text(step(1)), full);
         cell.report("jfoo", 0, Observed::Started);
         assert_eq!(cell.ok(step(1)), Done::Applied);
     }
@@ -563,8 +570,8 @@ mod tests {
         let short = "quota of ubar in band batch does not suffice: \
                      disk: asked 120 B, available 100 B, short by 20 B";
         let wide = changed(&spec, |s| s.task.limits.disk = 40);
-        assert_eq!(cell.refused(update(&wide, None)), short);
-        assert_eq!(cell.said, [format!("ubar/jfoo rejected: {short}")]);
+        assert_eq!(cell.rejection_text(update(&wide, None)), short);
+        assert_eq!(cell.event_lines, [format!("ubar/jfoo rejected: {short}")]);
     }
 
     /// Version 1 of `jfoo` (4 tasks) is kept alive by one task that an update to 2 tasks skipped.
@@ -607,13 +614,17 @@ mod tests {
         cell.ok(step(1));
         cell.ok(close());
         cell.grant("ubar", Band::Batch, 15);
-        assert!(cell.said.iter().any(|line| line.contains("exceeds")), "{:?}", cell.said);
+        assert!(
+            cell.event_lines.iter().any(|line| line.contains("exceeds")),
+            "{:?}",
+            cell.event_lines
+        );
         cell.report("jfoo", 0, Observed::Finished);
         assert_eq!((kept(&cell), charged(&cell, Band::Batch)), (vec![1, 2], all(11)));
         assert!(
-            cell.said.iter().any(|line| line.contains("within the batch quota again")),
+            cell.event_lines.iter().any(|line| line.contains("within the batch quota again")),
             "{:?}",
-            cell.said
+            cell.event_lines
         );
     }
 
@@ -708,18 +719,18 @@ mod tests {
         let mut cell = rolling(&spec);
         let gang = "field gang: value another one is not valid; \
                     allowed: as in version 1; submit a new job instead";
-        assert_eq!(cell.refused(update(&changed(&spec, |s| s.gang = true), None)), gang);
+        assert_eq!(cell.rejection_text(update(&changed(&spec, |s| s.gang = true), None)), gang);
         let stale = "job ubar/jfoo is at version 1, not 7; read it again and retry";
-        assert_eq!(cell.refused(update(&new_program(&spec), Some(7))), stale);
+        assert_eq!(cell.rejection_text(update(&new_program(&spec), Some(7))), stale);
         let none = "not possible while no update of job ubar/jfoo is open";
-        assert_eq!(cell.refused(step(0)), none);
+        assert_eq!(cell.rejection_text(step(0)), none);
         cell.ok(update(&new_program(&spec), None));
         let index = "field index: value 2 is not valid; allowed: 0 to 1";
-        assert_eq!(cell.refused(step(2)), index);
+        assert_eq!(cell.rejection_text(step(2)), index);
         let resize = Command::ResizeJob { job: key("ubar/jfoo"), count: 3, expect: None };
         let open = "not possible while an update of job ubar/jfoo is open";
-        assert_eq!(cell.refused(resize), open);
+        assert_eq!(cell.rejection_text(resize), open);
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
-        assert_eq!(cell.refused(step(0)), "not possible while job ubar/jfoo is stopping");
+        assert_eq!(cell.rejection_text(step(0)), "not possible while job ubar/jfoo is stopping");
     }
 }

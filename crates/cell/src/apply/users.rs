@@ -7,17 +7,17 @@
 use super::Context;
 use crate::admit;
 use crate::command::{Done, Verdict};
-use crate::event::{UserChange, What};
+use crate::event::{EventKind, UserChange};
 use crate::id::UserId;
 use crate::job::Job;
 use crate::name::Name;
 use crate::priority::Band;
 use crate::quota::{Capability, Quota};
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::{Resources, Shortfall};
 use crate::state::State;
 use crate::time::Time;
-use crate::units::counted;
+use crate::units::pluralize;
 use std::collections::BTreeSet;
 
 impl Context<'_> {
@@ -26,38 +26,38 @@ impl Context<'_> {
             return Ok(Done::Unchanged);
         }
         if !self.state.users.has_room_for(1) {
-            return Err(Refusal::Full("users".into()));
+            return Err(Rejection::Full("users".into()));
         }
         let user = self.state.insert_user(name.clone());
-        self.emit(What::User { user, change: UserChange::Added }, Reason::Requested);
+        self.emit(EventKind::User { user, change: UserChange::Added }, Reason::Requested);
         Ok(Done::Applied)
     }
 
     /// A user with live jobs stays; dead ones go with their owner.
     pub(super) fn remove_user(&mut self, name: &Name, expect: Option<u32>) -> Verdict {
         let user = self.user_by_name(name)?;
-        self.expected_user(name, user, expect)?;
+        self.check_expected_user(name, user, expect)?;
         let counts = |job: &Job| job.user == user && !job.is_dead();
         let live = self.state.jobs.iter().filter(|(_, job)| counts(job)).count();
         if live > 0 {
-            let live = counted(live as u64, "live job");
+            let live = pluralize(live as u64, "live job");
             let what = format!("user {name} has {live}");
-            return Err(Refusal::WrongState { what });
+            return Err(Rejection::WrongState { what });
         }
-        if let Some(held) = self.state.components.held_by(user) {
-            return Err(Refusal::WrongState { what: format!("user {name} {held}") });
+        if let Some(held) = self.state.components.blocks_user_removal(user) {
+            return Err(Rejection::WrongState { what: format!("user {name} {held}") });
         }
         let dead = self.state.jobs.iter().filter(|(_, job)| job.user == user).count();
-        let held = dead - self.forgettable(|_, job| job.user == user).len();
+        let held = dead - self.purgeable_jobs(|_, job| job.user == user).len();
         if held > 0 {
             let what = format!("leases or retained disk of {held} dead jobs of user {name} last");
-            return Err(Refusal::WrongState { what });
+            return Err(Rejection::WrongState { what });
         }
         // What is over does not keep anybody in the cell; the event feed still tells of it.
         self.purge(|_, job| job.user == user);
         self.drop_tokens_of(name);
         self.state.remove_user(user);
-        self.emit(What::User { user, change: UserChange::Removed }, Reason::Requested);
+        self.emit(EventKind::User { user, change: UserChange::Removed }, Reason::Requested);
         Ok(Done::Applied)
     }
 
@@ -71,13 +71,16 @@ impl Context<'_> {
         if self.state.users.get(user).is_some_and(|row| row.capabilities == *capabilities) {
             return Ok(Done::Unchanged);
         }
-        self.expected_user(name, user, expect)?;
+        self.check_expected_user(name, user, expect)?;
         if let Some(row) = self.state.users.get_mut(user) {
             row.capabilities = capabilities.clone();
             row.version = row.version.saturating_add(1);
         }
-        self.emit(What::User { user, change: UserChange::CapabilitiesChanged }, Reason::Requested);
-        match self.drop_tokens_beyond(name, capabilities) {
+        self.emit(
+            EventKind::User { user, change: UserChange::CapabilitiesChanged },
+            Reason::Requested,
+        );
+        match self.drop_unauthorized_tokens(name, capabilities) {
             0 => Ok(Done::Applied),
             tokens => Ok(Done::Revoked(u32::try_from(tokens).unwrap_or(u32::MAX))),
         }
@@ -97,7 +100,7 @@ impl Context<'_> {
         if old == quota {
             return Ok(Done::Unchanged);
         }
-        self.expected_user(name, user, expect)?;
+        self.check_expected_user(name, user, expect)?;
         if let Some(quota) = &quota {
             check_quota(quota)?;
             let shrinks = old.is_some_and(|old| shrinks(&old, quota));
@@ -105,7 +108,7 @@ impl Context<'_> {
                 && !shrinks
                 && let Some(shortfall) = oversold(self.state, user, band, quota)
             {
-                return Err(Refusal::QuotaOversold(shortfall));
+                return Err(Rejection::QuotaOversold(shortfall));
             }
         }
         if let Some(row) = self.state.users.get_mut(user) {
@@ -117,22 +120,27 @@ impl Context<'_> {
         }
         self.charged.push((user, band));
         let change = UserChange::QuotaChanged { band };
-        self.emit(What::User { user, change }, Reason::Requested);
+        self.emit(EventKind::User { user, change }, Reason::Requested);
         Ok(Done::Applied)
     }
 
-    fn expected_user(&self, name: &Name, user: UserId, expect: Option<u32>) -> Result<(), Refusal> {
+    fn check_expected_user(
+        &self,
+        name: &Name,
+        user: UserId,
+        expect: Option<u32>,
+    ) -> Result<(), Rejection> {
         let found = self.state.users.get(user).map_or(0, |row| row.version);
-        Self::expected(|| format!("user {name}"), found, expect)
+        Self::check_expected(|| format!("user {name}"), found, expect)
     }
 }
 
-fn check_quota(quota: &Quota) -> Result<(), Refusal> {
-    admit::bounded("quota.amount", quota.amount, admit::MAX_TOTAL)?;
+fn check_quota(quota: &Quota) -> Result<(), Rejection> {
+    admit::check_bounded("quota.amount", quota.amount, admit::MAX_TOTAL)?;
     if quota.from < quota.until {
         return Ok(());
     }
-    Err(Refusal::BadField {
+    Err(Rejection::BadField {
         field: "quota.until".into(),
         value: quota.until.0.to_string(),
         allowed: format!("after quota.from, {}", quota.from.0),
@@ -183,7 +191,7 @@ mod tests {
         for user in ["ua", "ub", "uc"] {
             cell.ok(Command::AddUser { name: name(user) });
         }
-        let mut said = String::new();
+        let mut message = String::new();
         for (user, band, amount, from, until) in grants {
             let quota = Quota { amount: all(*amount), from: Time(*from), until: Time(*until) };
             let command = Command::SetQuota {
@@ -192,10 +200,10 @@ mod tests {
                 quota: Some(quota),
                 expect: None,
             };
-            let verdict = cell.sent(command);
-            said = render::verdict(&cell.state, &verdict);
+            let verdict = cell.send(command);
+            message = render::verdict(&cell.state, &verdict);
         }
-        assert_eq!(said, want, "{grants:?}");
+        assert_eq!(message, want, "{grants:?}");
     }
 
     #[test]
@@ -234,10 +242,10 @@ mod tests {
             "user ubar has another production quota: requested",
             "user ubar exceeds the production quota: more is held than there is",
         ];
-        assert_eq!(cell.said, cut);
+        assert_eq!(cell.event_lines, cut);
         cell.ok(Command::ResizeJob { job: key("ubar/jfoo"), count: 4, expect: None });
         let last = "user ubar is within the production quota again: no more is held than there is";
-        assert_eq!(cell.said.last().map(String::as_str), Some(last));
+        assert_eq!(cell.event_lines.last().map(String::as_str), Some(last));
     }
 
     #[test]
@@ -246,12 +254,12 @@ mod tests {
         assert_eq!(cell.ok(Command::AddUser { name: name("ubar") }), Done::Unchanged);
         cell.submit(&job("jfoo", 1, 0));
         let remove = || Command::RemoveUser { name: name("ubar"), expect: None };
-        assert_eq!(cell.refused(remove()), "not possible while user ubar has 1 live job");
+        assert_eq!(cell.rejection_text(remove()), "not possible while user ubar has 1 live job");
         cell.ok(Command::StopJob { job: key("ubar/jfoo"), expect: None });
         // What is dead is forgotten with its owner.
         assert_eq!(cell.ok(remove()), Done::Applied);
         assert_eq!(cell.state.job_named(&key("ubar/jfoo")), None);
-        assert_eq!(cell.refused(remove()), "there is no user ubar");
+        assert_eq!(cell.rejection_text(remove()), "there is no user ubar");
         cell.ok(Command::AddUser { name: name("ubar") });
         let capabilities = BTreeSet::from([Capability::ManageUsers]);
         let set = || {
@@ -260,6 +268,6 @@ mod tests {
         };
         assert_eq!(cell.ok(set()), Done::Applied);
         assert_eq!(cell.ok(set()), Done::Unchanged);
-        cell.by("ubar", Command::AddUser { name: name("ufoo") }).unwrap();
+        cell.send_as("ubar", Command::AddUser { name: name("ufoo") }).unwrap();
     }
 }

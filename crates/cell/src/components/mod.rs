@@ -1,7 +1,7 @@
 //! The components of the state: parts that own their rows and all that is done with them.
 //!
 //! A component is a folder here: rows, commands, events, `apply`, what is derived, invariants and
-//! words. It comes to the state machine through the lists below and the traits of [`contract`];
+//! words. It comes to the state machine through the lists below and the traits of [`traits`];
 //! whatever is done to all components alike (dispatch, rendering, checks, history, audit) is made
 //! from the list, so nothing else names one. Users, machines, jobs and tasks change each other in
 //! one step, and stay one whole beside the components.
@@ -9,16 +9,16 @@
 //! Rejected: trait objects in the state. Readers of rows know their types, and the scheduler reads
 //! them on its hot path.
 
-mod contract;
 pub mod cron;
 pub mod ephemeral;
+mod traits;
 
-pub(crate) use contract::Component;
-pub use contract::{ComponentCommand, ComponentEvent};
+pub(crate) use traits::Component;
+pub use traits::{ComponentCommand, ComponentEvent};
 
 use crate::apply::Context;
 use crate::command::Verdict;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::id::{MachineId, UserId};
 use crate::invariant::{Check, Step};
 use crate::state::State;
@@ -88,9 +88,9 @@ macro_rules! sum_types {
                 }
             }
 
-            impl From<$module::Event> for What {
+            impl From<$module::Event> for EventKind {
                 fn from(event: $module::Event) -> Self {
-                    What::Component(Event::$variant(event))
+                    EventKind::Component(Event::$variant(event))
                 }
             }
         )*
@@ -152,8 +152,8 @@ macro_rules! for_all {
 
         impl Components {
             /// The first thing that keeps a user in the cell: `owns 2 ephemeral resources`.
-            pub(crate) fn held_by(&self, user: UserId) -> Option<String> {
-                None$(.or_else(|| self.$module.held_by(user)))*
+            pub(crate) fn blocks_user_removal(&self, user: UserId) -> Option<String> {
+                None$(.or_else(|| self.$module.blocks_user_removal(user)))*
             }
 
             /// Bytes of specs that count towards the bound of a user.
@@ -168,8 +168,8 @@ macro_rules! for_all {
             }
 
             /// The row by whose end the end of this one is told.
-            pub(crate) fn ends_with(&self, row: RowRef) -> Option<RowRef> {
-                None$(.or_else(|| self.$module.ends_with(row)))*
+            pub(crate) fn removed_with(&self, row: RowRef) -> Option<RowRef> {
+                None$(.or_else(|| self.$module.removed_with(row)))*
             }
         }
     };

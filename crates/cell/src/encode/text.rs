@@ -26,13 +26,13 @@ mod read;
 mod tests;
 
 pub use crate::tables::TableName;
-pub use read::{Mended, TextError, read};
+pub use read::{RepairedState, TextError, read};
 
 use super::Rows;
 use crate::bounds::Bounds;
 use crate::command::{Actor, Verdict};
 use crate::name::{JobKey, Name};
-use crate::replay::{Answered, Window};
+use crate::replay_windows::{RecordedAnswer, ReplayWindow};
 use crate::tables::{TableRow, each_table};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
@@ -43,14 +43,14 @@ pub const VERSION: u32 = 1;
 
 /// Where in its log a state stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LogPosition {
     pub index: u64,
     pub term: u64,
 }
 
 /// Which rows to write. All that is given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pick {
+pub struct RowFilter {
     pub table: Option<TableName>,
     /// The job and its tasks.
     pub job: Option<JobKey>,
@@ -59,12 +59,12 @@ pub struct Pick {
     pub machine: Option<Name>,
 }
 
-impl Pick {
-    fn is_whole(&self) -> bool {
-        *self == Pick::default()
+impl RowFilter {
+    fn selects_all(&self) -> bool {
+        *self == RowFilter::default()
     }
 
-    fn takes(&self, table: TableName, label: &str, concerns: impl Fn(&Name) -> bool) -> bool {
+    fn matches(&self, table: TableName, label: &str, concerns: impl Fn(&Name) -> bool) -> bool {
         let of_job = |job: &JobKey| {
             let rest = label.strip_prefix(&job.to_string());
             matches!(table, TableName::Jobs | TableName::Tasks)
@@ -180,9 +180,9 @@ struct AnsweredRow {
 }
 
 impl WindowRow {
-    fn of((by, client): &(Actor, u64), window: &Window) -> WindowRow {
-        let entry = |(sequence, answered): (&u64, &Answered)| {
-            let Answered { fingerprint, verdict } = answered.clone();
+    fn of((by, client): &(Actor, u64), window: &ReplayWindow) -> WindowRow {
+        let entry = |(sequence, answered): (&u64, &RecordedAnswer)| {
+            let RecordedAnswer { fingerprint, verdict } = answered.clone();
             (*sequence, AnsweredRow { fingerprint: Hex(fingerprint), verdict })
         };
         WindowRow {
@@ -194,22 +194,22 @@ impl WindowRow {
         }
     }
 
-    fn into_window(self) -> ((Actor, u64), Window) {
+    fn into_window(self) -> ((Actor, u64), ReplayWindow) {
         let entry = |(sequence, row): (u64, AnsweredRow)| {
             let AnsweredRow { fingerprint: Hex(fingerprint), verdict } = row;
-            (sequence, Answered { fingerprint, verdict })
+            (sequence, RecordedAnswer { fingerprint, verdict })
         };
         let WindowRow { by, client: Hex(client), entries, forgotten, last_at } = self;
         let entries = entries.into_iter().map(entry).collect();
-        ((by, client), Window { entries, forgotten, last_at })
+        ((by, client), ReplayWindow { entries, forgotten, last_at })
     }
 }
 
 /// The text of these rows.
 #[must_use]
-pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
-    let mut writer = Writer { rows, pick, out: String::new() };
-    writer.line(&json(&head(place, rows, pick)));
+pub fn write(position: LogPosition, rows: &Rows, filter: &RowFilter) -> String {
+    let mut writer = Writer { rows, filter, out: String::new() };
+    writer.line(&json(&head(position, rows, filter)));
     macro_rules! write_tables {
         ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
             at $($place:ident).+;)*) => {
@@ -219,25 +219,25 @@ pub fn write(place: Place, rows: &Rows, pick: &Pick) -> String {
     each_table!(write_tables);
     writer.windows();
     // A part is never imported, so nobody has to know whether it was cut.
-    if pick.is_whole() {
+    if filter.selects_all() {
         writer.line(&json(&End { end: true }));
     }
     writer.out
 }
 
-fn head(place: Place, rows: &Rows, pick: &Pick) -> Head {
+fn head(position: LogPosition, rows: &Rows, filter: &RowFilter) -> Head {
     let attempts = rows.tasks.iter().flatten().map(|task| task.attempt.saturating_add(1));
     Head {
         checkpoint: VERSION,
-        index: place.index,
-        term: place.term,
+        index: position.index,
+        term: position.term,
         level: rows.level,
         now: rows.now,
         applied: rows.applied,
         attempt_floor: rows.attempt_floor,
         bounds: rows.bounds,
         next_attempt: attempts.fold(rows.attempt_floor, u32::max),
-        part: !pick.is_whole(),
+        part: !filter.selects_all(),
         slots: Slots::of(rows),
     }
 }
@@ -273,7 +273,7 @@ fn json(value: &impl Serialize) -> String {
 
 struct Writer<'a> {
     rows: &'a Rows,
-    pick: &'a Pick,
+    filter: &'a RowFilter,
     out: String,
 }
 
@@ -285,26 +285,26 @@ impl Writer<'_> {
 
     fn table<T: TableRow>(&mut self, table: TableName, list: &[Option<T>]) {
         let rows = self.rows;
-        let mut gone: Option<(u32, u32)> = None;
+        let mut vacant_range: Option<(u32, u32)> = None;
         for (id, row) in (0u32..).zip(list) {
             let Some(row) = row else {
-                gone = Some((gone.map_or(id, |(from, _)| from), id));
+                vacant_range = Some((vacant_range.map_or(id, |(from, _)| from), id));
                 continue;
             };
-            self.vacant(table, gone.take());
+            self.vacant(table, vacant_range.take());
             let label = row.label(rows);
-            if self.pick.takes(table, &label, |machine| row.concerns(rows, machine)) {
+            if self.filter.matches(table, &label, |machine| row.is_of_machine(rows, machine)) {
                 let (name, row) = (json(&label), json(row));
                 let line = format!(r#"{{"table":"{table}","id":{id},"name":{name},"row":{row}}}"#);
                 self.line(&line);
             }
         }
-        self.vacant(table, gone);
+        self.vacant(table, vacant_range);
     }
 
-    fn vacant(&mut self, table: TableName, gone: Option<(u32, u32)>) {
-        if let Some((from, to)) = gone
-            && self.pick.is_whole()
+    fn vacant(&mut self, table: TableName, range: Option<(u32, u32)>) {
+        if let Some((from, to)) = range
+            && self.filter.selects_all()
         {
             self.line(&format!(r#"{{"table":"{table}","vacant":[{from},{to}]}}"#));
         }
@@ -314,7 +314,7 @@ impl Writer<'_> {
         let rows = self.rows;
         for (key, window) in &rows.windows {
             let table = TableName::Windows;
-            if self.pick.takes(table, "", |_| false) {
+            if self.filter.matches(table, "", |_| false) {
                 let row = json(&WindowRow::of(key, window));
                 self.line(&format!(r#"{{"table":"{table}","row":{row}}}"#));
             }

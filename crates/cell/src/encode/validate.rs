@@ -10,8 +10,8 @@ use crate::job::Job;
 use crate::machine::{MAX_CELL_CAPACITY, Machine};
 use crate::name::Name;
 use crate::quota::User;
-use crate::reason::Refusal;
-use crate::replay::{MAX_WINDOWS, WINDOW};
+use crate::reason::Rejection;
+use crate::replay_windows::{MAX_WINDOWS, WINDOW_SIZE};
 use crate::resource::MAX_QUANTITY;
 use crate::spec::{MAX_LIST, MAX_TASKS};
 use crate::state::{LEVEL, State};
@@ -23,19 +23,19 @@ pub(crate) const MAX_COUNTER: u64 = 1 << 31;
 
 pub(crate) type Checked = Result<(), LoadError>;
 
-pub(crate) fn bad(row: &str, why: impl ToString) -> LoadError {
+pub(crate) fn bad_row(row: &str, why: impl ToString) -> LoadError {
     LoadError::BadRow { row: row.to_owned(), why: why.to_string() }
 }
 
 pub(crate) fn at_most(row: &str, field: &str, value: u64, most: u64) -> Checked {
     match value <= most {
         true => Ok(()),
-        false => Err(bad(row, format!("{field} is {value}; allowed: at most {most}"))),
+        false => Err(bad_row(row, format!("{field} is {value}; allowed: at most {most}"))),
     }
 }
 
-pub(crate) fn admitted(row: &str, checked: Result<(), Refusal>) -> Checked {
-    checked.map_err(|refusal| bad(row, refusal))
+pub(crate) fn check_admitted(row: &str, checked: Result<(), Rejection>) -> Checked {
+    checked.map_err(|refusal| bad_row(row, refusal))
 }
 
 pub(super) fn rows(state: &State) -> Checked {
@@ -72,7 +72,7 @@ impl TableRow for User {
     fn check(&self, row: &str) -> Checked {
         at_most(row, "version", u64::from(self.version), MAX_COUNTER)?;
         self.quota.values().try_for_each(|quota| {
-            admitted(row, admit::bounded("quota", quota.amount, admit::MAX_TOTAL))
+            check_admitted(row, admit::check_bounded("quota", quota.amount, admit::MAX_TOTAL))
         })
     }
 }
@@ -92,7 +92,7 @@ impl TableRow for Machine {
         Some(self.spec.name.to_string())
     }
 
-    fn concerns(&self, _: &Rows, machine: &Name) -> bool {
+    fn is_of_machine(&self, _: &Rows, machine: &Name) -> bool {
         self.spec.name == *machine
     }
 
@@ -136,7 +136,7 @@ impl TableRow for Task {
         Some(format!("{}/{}", state.job_key(self.job)?, self.index))
     }
 
-    fn concerns(&self, rows: &Rows, machine: &Name) -> bool {
+    fn is_of_machine(&self, rows: &Rows, machine: &Name) -> bool {
         self.holds.iter().any(|(_, hold)| {
             let row = rows.machines.get(hold.machine.slot()).and_then(Option::as_ref);
             row.is_some_and(|row| row.spec.name == *machine)
@@ -168,28 +168,28 @@ impl TableRow for Blob {
     }
 
     fn name(&self, _: &State) -> Option<String> {
-        Some(self.short().to_owned())
+        Some(self.short_digest().to_owned())
     }
 
     fn check(&self, row: &str) -> Checked {
-        admitted(row, blob::check(&self.digest, self.bytes))
+        check_admitted(row, blob::check_digest_and_size(&self.digest, self.bytes))
     }
 }
 
 fn head(state: &State) -> Checked {
     let row = "head of the state";
     if state.level == 0 || state.level > LEVEL {
-        return Err(bad(row, format!("level is {}; allowed: 1 to {LEVEL}", state.level)));
+        return Err(bad_row(row, format!("level is {}; allowed: 1 to {LEVEL}", state.level)));
     }
     at_most(row, "attempt floor", u64::from(state.attempt_floor), MAX_COUNTER)?;
     at_most(row, "number of entries applied", state.applied, u64::MAX >> 1)
 }
 
 fn check_machine(row: &str, machine: &Machine) -> Checked {
-    admitted(row, admit::check_machine(&machine.spec))?;
+    check_admitted(row, admit::check_machine(&machine.spec))?;
     at_most(row, "generation", u64::from(machine.generation), MAX_COUNTER)?;
     if !machine.shortages.windows(2).all(|pair| pair[0].dimension < pair[1].dimension) {
-        return Err(bad(row, "shortages: allowed: resources in order, each once"));
+        return Err(bad_row(row, "shortages: allowed: resources in order, each once"));
     }
     let mut disks = machine.retained.iter().map(|entry| entry.bytes);
     let kept = disks.clone().fold(0u64, u64::saturating_add);
@@ -202,11 +202,11 @@ fn check_job(row: &str, job: &Job) -> Checked {
     at_most(row, "number of tasks", job.tasks.len() as u64, u64::from(MAX_TASKS))?;
     let disrupted = job.disrupted_at.len() as u64;
     at_most(row, "times of disruptions", disrupted, u64::from(MAX_DISRUPTIONS))?;
-    job.specs.values().try_for_each(|spec| admitted(row, admit::check_job(spec)))
+    job.specs.values().try_for_each(|spec| check_admitted(row, admit::check_job(spec)))
 }
 
 fn check_task(row: &str, task: &Task) -> Checked {
-    admitted(row, admit::quantities("reservation", task.reservation))?;
+    check_admitted(row, admit::check_quantities("reservation", task.reservation))?;
     at_most(row, "attempt", u64::from(task.attempt), MAX_COUNTER)?;
     if let Some(end) = &task.last_end {
         at_most(row, "attempt that ended last", u64::from(end.attempt), MAX_COUNTER)?;
@@ -229,11 +229,14 @@ fn windows(state: &State) -> Checked {
     }
     for ((_, client), window) in state.windows.iter() {
         let row = format!("replay window of client {client}");
-        at_most(&row, "number of requests", window.entries.len() as u64, WINDOW as u64)?;
+        at_most(&row, "number of requests", window.entries.len() as u64, WINDOW_SIZE as u64)?;
         let first = window.entries.first_key_value().map(|(sequence, _)| *sequence);
         if first.is_some() && first <= window.forgotten {
             let forgotten = window.forgotten;
-            return Err(bad(&row, format!("knows request {first:?}, forgot up to {forgotten:?}")));
+            return Err(bad_row(
+                &row,
+                format!("knows request {first:?}, forgot up to {forgotten:?}"),
+            ));
         }
     }
     Ok(())

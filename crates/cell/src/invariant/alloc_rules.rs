@@ -88,7 +88,7 @@ fn limits(state: &State, alloc: TaskId) -> Resources {
 }
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
-    if step.voluntary().is_none() {
+    if step.voluntary_command().is_none() {
         return Ok(());
     }
     let beyond = |state: &State, alloc: TaskId| {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 const NAME: &str = "budgets";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.voluntary().is_none() {
+    if step.voluntary_command().is_none() {
         return Ok(());
     }
     for job in disrupted(step) {

@@ -16,7 +16,7 @@ pub(super) fn check(state: &State) -> Check {
         if let Some(none) = task.apart.iter().find(|entry| entry.count == 0) {
             return fail(format!("lists {:?}, which never happened", none.kind));
         }
-        let (apart, all) = (retry::failures(&task.apart), task.failures_in_row);
+        let (apart, all) = (retry::counted_failures(&task.apart), task.failures_in_row);
         if apart > all {
             return fail(format!("{apart} failures are counted apart, of {all} in a row"));
         }

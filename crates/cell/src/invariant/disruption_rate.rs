@@ -26,19 +26,19 @@ pub(super) fn check(state: &State) -> Check {
 }
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
-    let Some((command, _)) = step.only() else { return Ok(()) };
+    let Some((command, _)) = step.only_command() else { return Ok(()) };
     let by_choice =
         matches!(command, Command::Evict { cause: EvictCause::Drain | EvictCause::Rebalance, .. });
     for (id, before) in step.before.jobs.iter() {
         let Some(after) = step.after.jobs.get(id) else { continue };
         let stopped = if by_choice { stopped(step, before) } else { 0 };
-        judge(before, after, stopped, step.after.now)
+        check_job(before, after, stopped, step.after.now)
             .map_err(|detail| violation(NAME, name(step.after, id), detail))?;
     }
     Ok(())
 }
 
-fn judge(before: &Job, after: &Job, stopped: usize, now: Time) -> Result<(), String> {
+fn check_job(before: &Job, after: &Job, stopped: usize, now: Time) -> Result<(), String> {
     let (old, new) = (&before.disrupted_at, &after.disrupted_at);
     let limit = before.spec().disruptions.filter(|_| stopped > 0);
     let Some(limit) = limit else {

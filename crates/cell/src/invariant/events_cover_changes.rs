@@ -3,7 +3,7 @@
 //! names and the scheduler's copy are folds over them.
 
 use super::{Check, Step, violation};
-use crate::event::{Event, TaskChange, What};
+use crate::event::{Event, EventKind, TaskChange};
 use crate::id::{JobId, TaskId};
 use crate::job::Job;
 use crate::state::State;
@@ -30,45 +30,47 @@ impl Touched {
 }
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let told = told(step);
+    let reported = reported_rows(step);
     let changed = changed(step);
-    every_change_is_told(step, &changed, &told)?;
+    every_change_has_event(step, &changed, &reported)?;
     // Two commands can undo each other; one cannot.
-    match step.only() {
-        Some(_) => step.events.iter().try_for_each(|event| is_true(step, event, &changed)),
+    match step.only_command() {
+        Some(_) => {
+            step.events.iter().try_for_each(|event| event_matches_change(step, event, &changed))
+        }
         None => Ok(()),
     }
 }
 
-fn told(step: &Step<'_>) -> Touched {
-    let mut told = Touched::default();
+fn reported_rows(step: &Step<'_>) -> Touched {
+    let mut reported = Touched::default();
     for event in step.events {
         match &event.what {
-            What::Component(event) => {
-                told.rows.extend(event.as_component().tells_of(step.before, step.after));
+            EventKind::Component(event) => {
+                reported.rows.extend(event.as_component().changed_rows(step.before, step.after));
             }
-            What::Task { task, job, change, .. } => {
-                told.rows.insert((*task).into());
+            EventKind::Task { task, job, change, .. } => {
+                reported.rows.insert((*task).into());
                 // Which run is due stands with what is kept on the machine.
                 if let TaskChange::SaverFailed { machine } = change {
-                    told.rows.insert((*machine).into());
+                    reported.rows.insert((*machine).into());
                 }
-                told.jobs_through_tasks.insert(*job);
+                reported.jobs_through_tasks.insert(*job);
             }
-            What::Job { job, .. } => drop(told.rows.insert((*job).into())),
-            What::JobRejected { .. } => {}
-            What::Machine { machine, .. } => drop(told.rows.insert((*machine).into())),
-            What::User { user, .. } => drop(told.rows.insert((*user).into())),
-            What::LevelRaised { .. } => told.level = true,
-            What::BoundsChanged => told.bounds = true,
-            What::Token { token, .. } => drop(told.rows.insert((*token).into())),
-            What::Blob { blob, .. } => drop(told.rows.insert((*blob).into())),
+            EventKind::Job { job, .. } => drop(reported.rows.insert((*job).into())),
+            EventKind::JobRejected { .. } => {}
+            EventKind::Machine { machine, .. } => drop(reported.rows.insert((*machine).into())),
+            EventKind::User { user, .. } => drop(reported.rows.insert((*user).into())),
+            EventKind::LevelRaised { .. } => reported.level = true,
+            EventKind::BoundsChanged => reported.bounds = true,
+            EventKind::Token { token, .. } => drop(reported.rows.insert((*token).into())),
+            EventKind::Blob { blob, .. } => drop(reported.rows.insert((*blob).into())),
         }
     }
-    told
+    reported
 }
 
-fn differing<K: Key + Into<RowRef>, V: Clone + PartialEq>(
+fn changed_rows<K: Key + Into<RowRef>, V: Clone + PartialEq>(
     before: &Table<K, V>,
     after: &Table<K, V>,
 ) -> Vec<RowRef> {
@@ -82,7 +84,7 @@ fn changed(step: &Step<'_>) -> Touched {
     macro_rules! compare {
         ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
             at $($place:ident).+;)*) => {
-            $(rows.extend(differing(&before.$($place).+, &after.$($place).+));)*
+            $(rows.extend(changed_rows(&before.$($place).+, &after.$($place).+));)*
         };
     }
     each_table!(compare);
@@ -98,37 +100,37 @@ fn changed(step: &Step<'_>) -> Touched {
     }
 }
 
-fn every_change_is_told(step: &Step<'_>, changed: &Touched, told: &Touched) -> Check {
-    let silent = |what: String, was: String, is: String| {
+fn every_change_has_event(step: &Step<'_>, changed: &Touched, reported: &Touched) -> Check {
+    let unreported = |what: String, was: String, is: String| {
         Err(violation(NAME, what, format!("changed without an event: was {was}, is {is}")))
     };
     let (before, after) = (step.before, step.after);
-    for row in changed.rows.difference(&told.rows) {
-        let ends = after_the_end(step, *row).is_some_and(|of| told.has(of));
-        if !ends && !kept_with_tasks(step, *row, told) {
-            let ((what, was), (_, is)) = (written(before, *row), written(after, *row));
-            return silent(what, was, is);
+    for row in changed.rows.difference(&reported.rows) {
+        let ends = removed_with_row(step, *row).is_some_and(|of| reported.has(of));
+        if !ends && !is_bookkeeping_of_tasks(step, *row, reported) {
+            let ((what, was), (_, is)) = (describe_row(before, *row), describe_row(after, *row));
+            return unreported(what, was, is);
         }
     }
-    if changed.bounds && !told.bounds {
+    if changed.bounds && !reported.bounds {
         let (before, after) = (format!("{:?}", before.bounds), format!("{:?}", after.bounds));
-        return silent("bounds".to_owned(), before, after);
+        return unreported("bounds".to_owned(), before, after);
     }
-    match changed.level && !told.level {
-        true => silent("level".to_owned(), before.level.to_string(), after.level.to_string()),
+    match changed.level && !reported.level {
+        true => unreported("level".to_owned(), before.level.to_string(), after.level.to_string()),
         false => Ok(()),
     }
 }
 
 /// The row that took this one of a component along, if it is gone.
-fn after_the_end(step: &Step<'_>, row: RowRef) -> Option<RowRef> {
-    let of = step.before.components.ends_with(row)?;
-    let is_gone = |row: RowRef| written(step.after, row).1 == "None";
+fn removed_with_row(step: &Step<'_>, row: RowRef) -> Option<RowRef> {
+    let of = step.before.components.removed_with(row)?;
+    let is_gone = |row: RowRef| describe_row(step.after, row).1 == "None";
     (is_gone(of) && is_gone(row)).then_some(of)
 }
 
 /// What errors call a row, and the row.
-fn written(state: &State, row: RowRef) -> (String, String) {
+fn describe_row(state: &State, row: RowRef) -> (String, String) {
     macro_rules! write {
         ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
             at $($place:ident).+;)*) => {
@@ -146,13 +148,14 @@ fn written(state: &State, row: RowRef) -> (String, String) {
 
 /// Specs nobody runs any more, the counts of an update and the times of disruptions follow the
 /// tasks they are about.
-fn kept_with_tasks(step: &Step<'_>, row: RowRef, told: &Touched) -> bool {
+fn is_bookkeeping_of_tasks(step: &Step<'_>, row: RowRef, reported: &Touched) -> bool {
     let id = JobId(row.slot);
-    let books = || only_the_books(step.before.jobs.get(id), step.after.jobs.get(id));
-    row.table == TableName::Jobs && told.jobs_through_tasks.contains(&id) && books()
+    let is_bookkeeping =
+        || only_bookkeeping_differs(step.before.jobs.get(id), step.after.jobs.get(id));
+    row.table == TableName::Jobs && reported.jobs_through_tasks.contains(&id) && is_bookkeeping()
 }
 
-fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
+fn only_bookkeeping_differs(old: Option<&Job>, new: Option<&Job>) -> bool {
     let (Some(old), Some(new)) = (old, new) else { return false };
     let mut same = old.clone();
     same.specs = new.specs.clone();
@@ -164,16 +167,16 @@ fn only_the_books(old: Option<&Job>, new: Option<&Job>) -> bool {
     same == *new
 }
 
-fn is_true(step: &Step<'_>, event: &Event, changed: &Touched) -> Check {
+fn event_matches_change(step: &Step<'_>, event: &Event, changed: &Touched) -> Check {
     let happened = match &event.what {
-        What::Component(event) => {
-            let rows = event.as_component().tells_of(step.before, step.after);
+        EventKind::Component(event) => {
+            let rows = event.as_component().changed_rows(step.before, step.after);
             rows.into_iter().any(|row| changed.has(row))
         }
         // One batch may set a task's reservation twice, and back to what it was.
-        What::Task { change: TaskChange::ReservationChanged, .. } => true,
+        EventKind::Task { change: TaskChange::ReservationChanged, .. } => true,
         // About what it left on the machine, when it may be elsewhere, or dead.
-        What::Task {
+        EventKind::Task {
             change:
                 TaskChange::SaverFailed { machine }
                 | TaskChange::Saved { machine }
@@ -181,15 +184,15 @@ fn is_true(step: &Step<'_>, event: &Event, changed: &Touched) -> Check {
             ..
         } => changed.has(*machine),
         // A change that was skipped is kept in the job's books.
-        What::Task { task, job, .. } => changed.has(*task) || changed.has(*job),
-        What::Job { job, .. } => changed.has(*job) || changed.jobs_through_tasks.contains(job),
-        What::JobRejected { .. } => true,
-        What::Machine { machine, .. } => changed.has(*machine),
-        What::User { user, .. } => changed.has(*user),
-        What::LevelRaised { .. } => changed.level,
-        What::BoundsChanged => changed.bounds,
-        What::Token { token, .. } => changed.has(*token),
-        What::Blob { blob, .. } => changed.has(*blob),
+        EventKind::Task { task, job, .. } => changed.has(*task) || changed.has(*job),
+        EventKind::Job { job, .. } => changed.has(*job) || changed.jobs_through_tasks.contains(job),
+        EventKind::JobRejected { .. } => true,
+        EventKind::Machine { machine, .. } => changed.has(*machine),
+        EventKind::User { user, .. } => changed.has(*user),
+        EventKind::LevelRaised { .. } => changed.level,
+        EventKind::BoundsChanged => changed.bounds,
+        EventKind::Token { token, .. } => changed.has(*token),
+        EventKind::Blob { blob, .. } => changed.has(*blob),
     };
     match happened {
         true => Ok(()),

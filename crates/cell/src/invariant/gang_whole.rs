@@ -8,7 +8,7 @@ use crate::task::TaskState;
 const NAME: &str = "gang_whole";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let Some((Command::CommitPlan(_), _)) = step.only() else { return Ok(()) };
+    let Some((Command::CommitPlan(_), _)) = step.only_command() else { return Ok(()) };
     for (id, job) in step.after.jobs.iter().filter(|(_, job)| job.spec().gang) {
         let in_state = |state: &State, wanted: TaskState| {
             let rows = job.tasks.iter().filter_map(|task| state.tasks.get(*task));

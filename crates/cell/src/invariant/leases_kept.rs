@@ -3,7 +3,7 @@
 
 use super::{Check, Step, violation};
 use crate::command::Command;
-use crate::event::{TaskChange, What};
+use crate::event::{EventKind, TaskChange};
 use crate::id::TaskId;
 use crate::task::{Task, TaskState};
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const NAME: &str = "leases_kept";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.only().is_none() {
+    if step.only_command().is_none() {
         return Ok(());
     }
     let now = step.after.now;
@@ -40,7 +40,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
 
 /// Tasks on a machine that was lost, and those that an agent lost.
 fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
-    let machine = match step.only() {
+    let machine = match step.only_command() {
         Some((Command::MachineDown { machine } | Command::MachineUp { machine, .. }, Ok(_))) => {
             Some(*machine)
         }
@@ -52,11 +52,11 @@ fn lost(step: &Step<'_>) -> BTreeSet<TaskId> {
     };
     let there = |task: &Task| machine.is_some() && task.machine() == machine;
     let rows = step.before.tasks.iter().filter(|(_, task)| there(task)).map(|(id, _)| id);
-    let told = step.events.iter().filter_map(|event| match &event.what {
-        What::Task { task, change: TaskChange::Lost { .. }, .. } => Some(*task),
+    let lost_by_agent = step.events.iter().filter_map(|event| match &event.what {
+        EventKind::Task { task, change: TaskChange::Lost { .. }, .. } => Some(*task),
         _ => None,
     });
-    rows.chain(told).collect()
+    rows.chain(lost_by_agent).collect()
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
         cell.run("jfoo", 0, "m1");
         let before = cell.state.clone();
         let command = Command::MachineDown { machine: MachineId(0) };
-        let requests = vec![Request::sent(command, &before)];
+        let requests = vec![Request::from_default_sender(command, &before)];
         let entry = Entry { now: Time(cell.now), requests };
         let mut events = Vec::new();
         let verdicts = cell.state.apply(&entry, &mut events);

@@ -9,7 +9,7 @@
 //! | [`mod@references`] | state | ids, names and versions lead to rows: B2 |
 //! | [`sums_equal_parts`] | state | the accounting behind every decision: B3, §2.5 |
 //! | [`one_machine`] | state | a task runs in one place, its ports its own: B3, §2.3 |
-//! | [`life`] | state | a job's state follows from its tasks': B5, §2.3 |
+//! | [`job_state_follows_tasks`] | state | a job's state follows from its tasks': B5, §2.3 |
 //! | [`deferred`] | state | deferred start: B6, §2.3 |
 //! | [`versions_in_use_kept`] | state | updates can be undone until closed: B7, §2.3 |
 //! | [`alloc_rules`] | state, step | inner tasks charge their alloc alone: B9, §2.4 |
@@ -31,7 +31,7 @@
 //! | [`disruption_rate`] | state, step | disruptions over time: B41, §4 |
 //! | [`gang_whole`] | step | a gang is placed whole: E4 |
 //! | [`events_cover_changes`] | step | every transition is a recorded event: B5 |
-//! | [`refused_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
+//! | [`rejected_leaves_no_trace`] | step | refusals and repeats change nothing: B25, §4 |
 //! | `slots_fire_once` | step | a periodic job runs once for each slot: B42 |
 //! | [`time_monotone`] | step | log time never runs backwards: B22 |
 //!
@@ -41,14 +41,16 @@
 
 mod alloc_rules;
 mod budgets;
+#[cfg(test)]
+mod corruption_tests;
 mod counted_apart;
 mod deferred;
 mod disruption_rate;
 mod events_cover_changes;
 mod gang_whole;
 mod inner_not_above_set;
+mod job_state_follows_tasks;
 mod leases_kept;
-mod life;
 mod no_voluntary_overcommit;
 mod one_machine;
 mod overcommit_flagged;
@@ -57,11 +59,9 @@ mod prod_never_preempts_prod;
 mod prod_quota_sold;
 mod quota;
 pub(crate) mod references;
-mod refused_leaves_no_trace;
+mod rejected_leaves_no_trace;
 mod reservation_bounds;
 mod retained_disk_charged;
-#[cfg(test)]
-mod spoiled;
 mod spread_kept;
 pub(crate) mod sums_equal_parts;
 mod time_monotone;
@@ -104,7 +104,7 @@ pub fn check_state(state: &State) -> Check {
         components::check_state,
         sums_equal_parts::check,
         one_machine::check,
-        life::check,
+        job_state_follows_tasks::check,
         deferred::check,
         versions_in_use_kept::check,
         reservation_bounds::check,
@@ -137,7 +137,7 @@ pub fn check_step(
     let checks: [fn(&Step<'_>) -> Check; 17] = [
         time_monotone::check,
         components::check_step,
-        refused_leaves_no_trace::check,
+        rejected_leaves_no_trace::check,
         events_cover_changes::check,
         no_voluntary_overcommit::check,
         prod_never_preempts_prod::check,
@@ -167,7 +167,7 @@ pub(crate) struct Step<'a> {
 
 impl<'a> Step<'a> {
     /// The one command of this entry and its answer.
-    fn only(&self) -> Option<(&'a Command, &'a Verdict)> {
+    fn only_command(&self) -> Option<(&'a Command, &'a Verdict)> {
         match (&self.entry.requests[..], self.verdicts) {
             ([request], [verdict]) => Some((&request.command, verdict)),
             _ => None,
@@ -175,8 +175,8 @@ impl<'a> Step<'a> {
     }
 
     /// The one command, if it is one the system is free to leave undone.
-    fn voluntary(&self) -> Option<&'a Command> {
-        let (command, _) = self.only()?;
+    fn voluntary_command(&self) -> Option<&'a Command> {
+        let (command, _) = self.only_command()?;
         let voluntary = match command {
             Command::CommitPlan(_) | Command::StepUpdate { .. } | Command::ReserveHold(_) => true,
             Command::Evict { cause, .. } => {
@@ -188,7 +188,7 @@ impl<'a> Step<'a> {
     }
 
     /// Whether a client's window knew one of the request ids before: answered, not done again.
-    fn repeated(&self) -> bool {
+    fn is_repeated(&self) -> bool {
         let known = |request: &Request| {
             let id = request.id?;
             let window = self.before.windows.get(&(request.by.clone(), id.client))?;

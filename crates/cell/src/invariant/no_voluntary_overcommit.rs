@@ -3,7 +3,7 @@
 //! resources by amount. Shrinking an excess is always allowed.
 
 use super::{Check, Step, violation};
-use crate::device::WHOLE;
+use crate::device::WHOLE_DEVICE;
 use crate::id::MachineId;
 use crate::load::MachineLoad;
 use crate::machine::Machine;
@@ -15,13 +15,13 @@ use std::collections::BTreeMap;
 const NAME: &str = "no_voluntary_overcommit";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.voluntary().is_none() {
+    if step.voluntary_command().is_none() {
         return Ok(());
     }
     for (id, machine) in step.after.machines.iter() {
         let Some(after) = step.after.machine_load(id) else { continue };
         let (old_excess, new_excess) =
-            (excess(step.before, id), of_load(step.after, id, machine, after));
+            (excess(step.before, id), excess_of_load(step.after, id, machine, after));
         for (what, now) in &new_excess {
             let then = old_excess.get(what).copied().unwrap_or(0);
             if *now > then {
@@ -35,13 +35,13 @@ pub(super) fn check(step: &Step<'_>) -> Check {
 
 fn excess(state: &State, machine: MachineId) -> BTreeMap<String, u64> {
     match (state.machines.get(machine), state.machine_load(machine)) {
-        (Some(row), Some(load)) => of_load(state, machine, row, load),
+        (Some(row), Some(load)) => excess_of_load(state, machine, row, load),
         _ => BTreeMap::new(),
     }
 }
 
 /// What is held beyond capacity, by kind.
-fn of_load(
+fn excess_of_load(
     state: &State,
     id: MachineId,
     row: &Machine,
@@ -60,7 +60,7 @@ fn of_load(
         note(format!("reserved {dimension}"), load.reserved.get(dimension), room);
     }
     for (at, used) in load.devices.iter().enumerate() {
-        let room = if at < row.spec.devices.len() { WHOLE } else { 0 };
+        let room = if at < row.spec.devices.len() { WHOLE_DEVICE } else { 0 };
         note(format!("device {at}"), u64::from(*used), u64::from(room));
     }
     for (name, used) in &load.named {

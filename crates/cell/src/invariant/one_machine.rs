@@ -6,7 +6,7 @@
 //! something else: only on a flagged machine.
 
 use super::{Check, violation};
-use crate::device::WHOLE;
+use crate::device::WHOLE_DEVICE;
 use crate::hold::{Hold, HoldRole};
 use crate::id::{MachineId, TaskId};
 use crate::machine::MachineStatus;
@@ -27,7 +27,7 @@ pub(super) fn check(state: &State) -> Check {
             if !task.state.holds_resources() {
                 continue;
             }
-            granted_as_asked(state, id, task, hold)?;
+            check_grant(state, id, task, hold)?;
             for port in hold.ports() {
                 if let Some(other) = ports.insert((hold.machine, *port), id) {
                     let detail = format!("holds port {port}, which {} has", state.task_name(other));
@@ -39,14 +39,14 @@ pub(super) fn check(state: &State) -> Check {
             }
         }
     }
-    devices_whole(state, &shares)
+    check_device_shares(state, &shares)
 }
 
 /// How many holds there are, and on which machines.
 fn check_roles(state: &State, id: TaskId, task: &Task) -> Check {
     let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
     let machines: Vec<MachineId> = task.holds.iter().map(|(_, hold)| hold.machine).collect();
-    if task.state.on_machine() == machines.is_empty() {
+    if task.state.is_on_machine() == machines.is_empty() {
         return fail(format!("is {:?} with holds on {machines:?}", task.state));
     }
     if machines.len() > 1 && task.state != TaskState::Running {
@@ -80,7 +80,7 @@ fn check_place(state: &State, id: TaskId, task: &Task, role: HoldRole, hold: &Ho
     Ok(())
 }
 
-fn granted_as_asked(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Check {
+fn check_grant(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Check {
     let Some(spec) = state.spec_of(task) else { return Ok(()) };
     let fail = |detail: String| Err(violation(NAME, state.task_name(id), detail));
     let fixed = &spec.task.static_ports[..];
@@ -89,7 +89,7 @@ fn granted_as_asked(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Chec
     if ports.len() != wanted || ports[..fixed.len()] != *fixed {
         return fail(format!("asks for {wanted} ports, {fixed:?} among them; has {ports:?}"));
     }
-    let asked: Vec<u16> = spec
+    let requested: Vec<u16> = spec
         .task
         .devices
         .iter()
@@ -105,19 +105,20 @@ fn granted_as_asked(state: &State, id: TaskId, task: &Task, hold: &Hold) -> Chec
     if let (Some((grant, kind)), false) = (other, machine.is_none_or(|row| row.over_committed)) {
         return fail(format!("asks for a {kind}, has device {}", grant.device));
     }
-    match asked == held {
+    match requested == held {
         true => Ok(()),
-        false => fail(format!("asks for device shares {asked:?}, has {held:?}")),
+        false => fail(format!("asks for device shares {requested:?}, has {held:?}")),
     }
 }
 
 /// More shares than a device has, or shares of a device that is gone: only on a flagged machine.
-fn devices_whole(state: &State, shares: &BTreeMap<(MachineId, u8), u32>) -> Check {
+fn check_device_shares(state: &State, shares: &BTreeMap<(MachineId, u8), u32>) -> Check {
     for ((machine, device), milli) in shares {
         let Some(row) = state.machines.get(*machine) else { continue };
         let known = usize::from(*device) < row.spec.devices.len();
-        if (*milli > u32::from(WHOLE) || !known) && !row.over_committed {
-            let detail = format!("device {device} gives {milli} of {WHOLE} shares, not flagged");
+        if (*milli > u32::from(WHOLE_DEVICE) || !known) && !row.over_committed {
+            let detail =
+                format!("device {device} gives {milli} of {WHOLE_DEVICE} shares, not flagged");
             return Err(violation(NAME, &row.spec.name, detail));
         }
     }

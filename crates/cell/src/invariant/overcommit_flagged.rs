@@ -7,12 +7,12 @@
 //! for a task that runs elsewhere is given up before anybody has to leave.
 
 use super::{Check, violation};
-use crate::device::WHOLE;
+use crate::device::WHOLE_DEVICE;
 use crate::hold::Hold;
 use crate::id::{MachineId, TaskId};
 use crate::load::MachineLoad;
 use crate::machine::Machine;
-use crate::obligation;
+use crate::overcommit_eviction;
 use crate::resource::Resources;
 use crate::spec::JobKind;
 use crate::state::State;
@@ -26,13 +26,14 @@ pub(super) fn check(state: &State) -> Check {
         let beyond_allocs = exceeds(machine, load, machine.spec.capacity);
         let exceeds = beyond_allocs
             || holders(state, id).any(|(_, task, hold)| wrong_devices(state, machine, task, hold))
-            || holders(state, id).any(|(alloc, row, _)| too_full(state, alloc, row, id, &[]));
+            || holders(state, id)
+                .any(|(alloc, row, _)| is_overfull_alloc(state, alloc, row, id, &[]));
         if exceeds != machine.over_committed {
             let detail = format!("exceeds {exceeds}, flagged {}", machine.over_committed);
             return Err(violation(NAME, &machine.spec.name, detail));
         }
         if exceeds {
-            ends_with_obligation(state, id, machine, load)?;
+            check_victims_end_excess(state, id, machine, load)?;
         }
     }
     Ok(())
@@ -44,7 +45,7 @@ fn exceeds(machine: &Machine, load: &MachineLoad, capacity: Resources) -> bool {
 }
 
 fn lacks_devices(machine: &Machine, load: &MachineLoad) -> bool {
-    let room = |at: usize| if at < machine.spec.devices.len() { WHOLE } else { 0 };
+    let room = |at: usize| if at < machine.spec.devices.len() { WHOLE_DEVICE } else { 0 };
     load.devices.iter().enumerate().any(|(at, used)| *used > room(at))
 }
 
@@ -71,7 +72,13 @@ fn wrong_devices(state: &State, machine: &Machine, task: &Task, hold: &Hold) -> 
 }
 
 /// Whether `id` is an alloc inside which more is held than it has, `gone` aside.
-fn too_full(state: &State, id: TaskId, task: &Task, on: MachineId, gone: &[TaskId]) -> bool {
+fn is_overfull_alloc(
+    state: &State,
+    id: TaskId,
+    task: &Task,
+    on: MachineId,
+    gone: &[TaskId],
+) -> bool {
     let Some(spec) = state.spec_of(task).filter(|spec| spec.kind == JobKind::AllocSet) else {
         return false;
     };
@@ -83,18 +90,23 @@ fn too_full(state: &State, id: TaskId, task: &Task, on: MachineId, gone: &[TaskI
 
 /// Those named inside allocs are not prod, and end what is too much there. An alloc that is named
 /// itself takes its tasks along.
-fn ends_inside(state: &State, on: MachineId, machine: &Machine, obliged: &[TaskId]) -> Check {
+fn check_alloc_victims(
+    state: &State,
+    on: MachineId,
+    machine: &Machine,
+    victims: &[TaskId],
+) -> Check {
     let fail = |detail: String| Err(violation(NAME, &machine.spec.name, detail));
     for (id, task, hold) in holders(state, on) {
-        let named = obliged.contains(&id);
+        let named = victims.contains(&id);
         let prod = state.spec_of(task).is_some_and(|spec| spec.priority.is_prod());
         if let (true, Some(alloc)) = (named, hold.alloc)
-            && (prod || obliged.contains(&alloc))
+            && (prod || victims.contains(&alloc))
         {
             return fail(format!("{} must leave its alloc", state.task_name(id)));
         }
-        if !named && too_full(state, id, task, on, obliged) {
-            return fail(format!("{} stays too full without {obliged:?}", state.task_name(id)));
+        if !named && is_overfull_alloc(state, id, task, on, victims) {
+            return fail(format!("{} stays too full without {victims:?}", state.task_name(id)));
         }
         if !named && wrong_devices(state, machine, task, hold) {
             return fail(format!("{} keeps a device it did not ask for", state.task_name(id)));
@@ -104,7 +116,7 @@ fn ends_inside(state: &State, on: MachineId, machine: &Machine, obliged: &[TaskI
 }
 
 /// Takes the obliged out of the sums and looks again.
-fn ends_with_obligation(
+fn check_victims_end_excess(
     state: &State,
     id: MachineId,
     machine: &Machine,
@@ -113,10 +125,10 @@ fn ends_with_obligation(
     let kept = machine.retained.iter().fold(0u64, |sum, r| sum.saturating_add(r.bytes));
     let capacity = machine.spec.capacity;
     let prod_pays = !load.prod_limits.within(capacity) || lacks_devices(machine, load);
-    let obliged = obligation::victims(state, id);
-    ends_inside(state, id, machine, &obliged)?;
+    let victims = overcommit_eviction::victims(state, id);
+    check_alloc_victims(state, id, machine, &victims)?;
     let mut rest = load.clone();
-    for victim in &obliged {
+    for victim in &victims {
         let holder = state
             .tasks
             .get(*victim)
@@ -147,7 +159,7 @@ fn ends_with_obligation(
     match exceeds(machine, &rest, capacity) {
         false => Ok(()),
         true => {
-            let detail = format!("still too full once {obliged:?} have left: {rest:?}");
+            let detail = format!("still too full once {victims:?} have left: {rest:?}");
             Err(violation(NAME, &machine.spec.name, detail))
         }
     }

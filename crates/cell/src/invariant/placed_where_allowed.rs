@@ -16,7 +16,7 @@ use crate::task::{CRASHES_TO_AVOID, Task, TaskState};
 const NAME: &str = "placed_where_allowed";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.only().is_none() {
+    if step.only_command().is_none() {
         return Ok(());
     }
     for (id, new) in step.after.tasks.iter() {
@@ -62,7 +62,7 @@ fn check_reserved(step: &Step<'_>, id: TaskId, old: &Task, new: &Task) -> Check 
 fn check_volumes(step: &Step<'_>, id: TaskId, spec: &JobSpec, machine: &Machine) -> Check {
     let attributes = &machine.spec.attributes;
     let mut volumes = spec.task.isolation.volumes.iter();
-    match volumes.find(|volume| !volume.loan().is_granted(attributes)) {
+    match volumes.find(|volume| !volume.host_volume().is_granted(attributes)) {
         Some(volume) => {
             let detail = format!("on {}, which does not lend {volume:?}", machine.spec.name);
             Err(violation(NAME, step.after.task_name(id), detail))
@@ -91,7 +91,7 @@ fn check_place(step: &Step<'_>, id: TaskId, old: &Task, hold: &Hold, machine: &M
     }
     let spec = step.after.tasks.get(id).and_then(|row| step.after.spec_of(row));
     let prod = spec.is_some_and(|spec| spec.priority.is_prod());
-    if machine.takes_only_prod() && !prod {
+    if machine.accepts_only_prod() && !prod {
         return fail(format!("placed on {name}, which is short: {:?}", machine.shortages));
     }
     let avoided = old.crashed_on.iter().find(|pair| {

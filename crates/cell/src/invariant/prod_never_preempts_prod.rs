@@ -2,7 +2,7 @@
 //! anybody. The victim is on its way out and the preemptor has a place.
 
 use super::{Check, Step, violation};
-use crate::event::What;
+use crate::event::EventKind;
 use crate::id::TaskId;
 use crate::priority::Priority;
 use crate::reason::Reason;
@@ -13,7 +13,7 @@ const NAME: &str = "prod_never_preempts_prod";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
     for event in step.events {
-        let (What::Task { task: victim, .. }, Reason::Preempted { by }) =
+        let (EventKind::Task { task: victim, .. }, Reason::Preempted { by }) =
             (&event.what, &event.reason)
         else {
             continue;
@@ -28,8 +28,8 @@ pub(super) fn check(step: &Step<'_>) -> Check {
             let detail = format!("priority {} gave way to priority {}", low.0, high.0);
             return Err(violation(NAME, row, detail));
         }
-        if step.only().is_some() {
-            states(step, *victim, *by)?;
+        if step.only_command().is_some() {
+            check_states(step, *victim, *by)?;
         }
     }
     Ok(())
@@ -40,7 +40,7 @@ fn priority(state: &State, task: TaskId) -> Option<Priority> {
     Some(state.spec_of(task)?.priority)
 }
 
-fn states(step: &Step<'_>, victim: TaskId, by: TaskId) -> Check {
+fn check_states(step: &Step<'_>, victim: TaskId, by: TaskId) -> Check {
     let state = |task| step.after.tasks.get(task).map(|row| row.state);
     let (out, placed) = (state(victim), state(by));
     let goes = out == Some(TaskState::Stopping(StopCause::Preempted));

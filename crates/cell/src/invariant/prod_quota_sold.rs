@@ -11,7 +11,9 @@ use crate::time::Time;
 const NAME: &str = "prod_quota_sold";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let Some((Command::SetQuota { user, band, .. }, Ok(_))) = step.only() else { return Ok(()) };
+    let Some((Command::SetQuota { user, band, .. }, Ok(_))) = step.only_command() else {
+        return Ok(());
+    };
     if !band.is_prod() {
         return Ok(());
     }
@@ -25,9 +27,9 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         return Ok(());
     }
     let starts = prod_quotas(step.after).map(|quota| quota.from).collect::<Vec<Time>>();
-    for at in starts.into_iter().filter(|at| new.valid_at(*at)) {
+    for at in starts.into_iter().filter(|at| new.is_valid_at(*at)) {
         let sold = prod_quotas(step.after)
-            .filter(|quota| quota.valid_at(at))
+            .filter(|quota| quota.is_valid_at(at))
             .fold(Resources::ZERO, |sum, quota| sum.plus(quota.amount));
         if let Some(excess) = sold.first_excess(step.after.capacity()) {
             let detail = format!("prod quota sold at {}: {excess}", at.0);

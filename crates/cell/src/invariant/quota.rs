@@ -42,9 +42,9 @@ pub(super) fn check(state: &State) -> Check {
 }
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
-    let Some((command, Ok(_))) = step.only() else { return Ok(()) };
+    let Some((command, Ok(_))) = step.only_command() else { return Ok(()) };
     match command {
-        _ if step.repeated() => Ok(()),
+        _ if step.is_repeated() => Ok(()),
         Command::SubmitJob { .. }
         | Command::UpdateJob { .. }
         | Command::ResizeJob { .. }

@@ -18,7 +18,7 @@ pub(crate) const NAME: &str = "references";
 pub(super) fn check(state: &State) -> Check {
     names(state)?;
     state.jobs.iter().try_for_each(|(id, job)| check_job(state, id, job))?;
-    newest_lives(state)?;
+    check_newest_is_live(state)?;
     components::references(state)?;
     let users: BTreeSet<&Name> = state.users.iter().map(|(_, user)| &user.name).collect();
     // Indices are made after rows are checked, so they are of no use here.
@@ -29,12 +29,12 @@ pub(super) fn check(state: &State) -> Check {
 }
 
 pub(crate) fn unique<T: Ord + std::fmt::Display>(
-    what: &str,
+    kind: &str,
     names: impl Iterator<Item = T>,
 ) -> Check {
     let mut seen = BTreeSet::new();
     for name in names {
-        let row = format!("{what} {name}");
+        let row = format!("{kind} {name}");
         if !seen.insert(name) {
             return Err(violation(NAME, row, "two rows have this name"));
         }
@@ -106,7 +106,7 @@ fn check_token(
 }
 
 /// A name may be used again once its job is dead; the living one is always the newest.
-fn newest_lives(state: &State) -> Check {
+fn check_newest_is_live(state: &State) -> Check {
     let mut newest = BTreeMap::new();
     for (id, job) in state.jobs.iter() {
         newest.insert((job.user, &job.name), id);

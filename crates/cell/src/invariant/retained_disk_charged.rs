@@ -4,7 +4,7 @@
 
 use super::{Check, Step, violation};
 use crate::command::Command;
-use crate::machine::Retained;
+use crate::machine::RetainedDisk;
 use crate::resource::MAX_QUANTITY;
 use crate::state::State;
 use crate::task::{Task, TaskState};
@@ -15,9 +15,9 @@ pub(super) fn check(state: &State) -> Check {
     for (_, machine) in state.machines.iter() {
         let kept = &machine.retained;
         for (at, entry) in kept.iter().enumerate() {
-            let key = |other: &Retained| (other.task, other.attempt);
+            let key = |other: &RetainedDisk| (other.task, other.attempt);
             let twice = kept[..at].iter().any(|other| key(other) == key(entry));
-            if twice || entry.bytes > MAX_QUANTITY || !has_let_go(state, entry) {
+            if twice || entry.bytes > MAX_QUANTITY || !is_attempt_over(state, entry) {
                 let detail = format!("{entry:?} is too large, there twice, or still in use");
                 return Err(violation(NAME, &machine.spec.name, detail));
             }
@@ -27,7 +27,7 @@ pub(super) fn check(state: &State) -> Check {
 }
 
 /// The row stays for the log saver to name, and its attempt is over.
-fn has_let_go(state: &State, entry: &Retained) -> bool {
+fn is_attempt_over(state: &State, entry: &RetainedDisk) -> bool {
     state.tasks.get(entry.task).is_some_and(|task| {
         let over = task.attempt == entry.attempt && !task.state.holds_resources();
         task.attempt > entry.attempt || over
@@ -35,13 +35,13 @@ fn has_let_go(state: &State, entry: &Retained) -> bool {
 }
 
 pub(super) fn check_step(step: &Step<'_>) -> Check {
-    let Some((command, _)) = step.only() else { return Ok(()) };
-    left_behind(step)?;
-    kept(step, command)
+    let Some((command, _)) = step.only_command() else { return Ok(()) };
+    check_left_behind(step)?;
+    check_kept(step, command)
 }
 
 /// Who ran here and holds nothing here any more has left its disk.
-fn left_behind(step: &Step<'_>) -> Check {
+fn check_left_behind(step: &Step<'_>) -> Check {
     for (id, task) in step.before.tasks.iter() {
         let Some(retain) = step.before.spec_of(task).and_then(|spec| spec.retain_disk.as_ref())
         else {
@@ -66,11 +66,12 @@ fn left_behind(step: &Step<'_>) -> Check {
 }
 
 /// What was kept is still there, or there is a reason why not.
-fn kept(step: &Step<'_>, command: &Command) -> Check {
+fn check_kept(step: &Step<'_>, command: &Command) -> Check {
     for (id, machine) in step.before.machines.iter() {
         let Some(after) = step.after.machines.get(id) else { continue };
-        let stays = |entry: &Retained| {
-            let same = |other: &Retained| Retained { run: entry.run, ..other.clone() } == *entry;
+        let stays = |entry: &RetainedDisk| {
+            let same =
+                |other: &RetainedDisk| RetainedDisk { run: entry.run, ..other.clone() } == *entry;
             after.retained.iter().any(same)
         };
         for entry in machine.retained.iter().filter(|entry| !stays(entry)) {

@@ -20,7 +20,7 @@ const NAME: &str = "spread_kept";
 type Counts = BTreeMap<String, u32>;
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    if step.voluntary().is_none() {
+    if step.voluntary_command().is_none() {
         return Ok(());
     }
     for (id, job) in step.after.jobs.iter().filter(|(_, job)| !job.spec().spread.is_empty()) {

@@ -11,7 +11,7 @@ use crate::resource::Resources;
 use crate::spec::JobSpec;
 use crate::state::State;
 use crate::table::{Key, Table};
-use crate::task::{Fate, Task, TaskState};
+use crate::task::{Task, TaskOutcome, TaskState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) fn check(state: &State) -> Check {
     for (id, task) in state.tasks.iter() {
         add_task(state, &mut parts, id, task);
     }
-    note_full_allocs(state, &mut parts);
+    add_full_allocs(state, &mut parts);
     parts.machines.values_mut().for_each(canonical);
     compare_loads(state, &parts)?;
     compare_indexes(state, &parts)
@@ -97,8 +97,8 @@ fn charges(state: &State, job: &Job) -> BTreeMap<Band, Resources> {
         let mut most: BTreeMap<Band, Resources> = BTreeMap::new();
         for (_, spec) in job.specs.iter().filter(|(version, spec)| counts(version, spec)) {
             let part = most.entry(spec.priority.band()).or_default();
-            let asked = Resources::max(spec.limits_of(index), state.bounds.least_charge);
-            *part = Resources::max(*part, asked);
+            let requested = Resources::max(spec.limits_of(index), state.bounds.least_charge);
+            *part = Resources::max(*part, requested);
         }
         for (band, part) in most {
             let sum = charges.entry(band).or_default();
@@ -161,22 +161,22 @@ fn add_hold(
 /// Whether each device held is one its request takes.
 fn devices_as_asked(state: &State, hold: &Hold, spec: &JobSpec) -> bool {
     let Some(row) = state.machines.get(hold.machine) else { return true };
-    let asked =
+    let requested =
         spec.task.devices.iter().flat_map(|ask| (0..ask.count).map(move |_| (&ask.kind, ask)));
-    hold.devices().iter().zip(asked).all(|(grant, (kind, ask))| {
+    hold.devices().iter().zip(requested).all(|(grant, (kind, ask))| {
         let device = row.spec.devices.get(usize::from(grant.device));
         let model = |model| ask.models.is_empty() || ask.models.contains(model);
         device.is_some_and(|device| device.kind == *kind && model(&device.model))
     })
 }
 
-fn note_full_allocs(state: &State, parts: &mut Parts) {
+fn add_full_allocs(state: &State, parts: &mut Parts) {
     for (alloc, inside) in &parts.allocs {
         let Some(row) = state.tasks.get(*alloc) else { continue };
         let limits = state.spec_of(row).map(|spec| spec.limits_of(row.index)).unwrap_or_default();
         let fits = inside.reserved.within(limits) && inside.prod_limits.within(limits);
         if let (false, Some(machine)) = (fits, row.machine()) {
-            parts.machines.entry(machine).or_default().full_allocs.push(*alloc);
+            parts.machines.entry(machine).or_default().overfull_allocs.push(*alloc);
         }
     }
 }
@@ -188,9 +188,9 @@ fn count_of(load: &mut JobLoad, state: TaskState) -> &mut u32 {
         TaskState::Assigned => &mut load.assigned,
         TaskState::Running => &mut load.running,
         TaskState::Stopping(_) => &mut load.stopping,
-        TaskState::Dead(Fate::Finished) => &mut load.finished,
-        TaskState::Dead(Fate::Failed(_)) => &mut load.failed,
-        TaskState::Dead(Fate::Killed | Fate::DependencyFailed) => &mut load.killed,
+        TaskState::Dead(TaskOutcome::Finished) => &mut load.finished,
+        TaskState::Dead(TaskOutcome::Failed(_)) => &mut load.failed,
+        TaskState::Dead(TaskOutcome::Killed | TaskOutcome::DependencyFailed) => &mut load.killed,
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) fn check(state: &State) -> Check {
         if needed != kept {
             return fail(format!("needs versions {needed:?}, keeps {kept:?}"));
         }
-        let placed = |task: &&Task| task.state.on_machine() || task.version == job.version;
+        let placed = |task: &&Task| task.state.is_on_machine() || task.version == job.version;
         let mut tasks = job.tasks.iter().filter_map(|task| state.tasks.get(*task));
         if let Some(task) = tasks.find(|task| !placed(task)) {
             return fail(format!("task {} is {:?} at {}", task.index, task.state, task.version));

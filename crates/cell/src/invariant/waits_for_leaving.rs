@@ -13,7 +13,7 @@ use crate::task::{Task, TaskState};
 const NAME: &str = "waits_for_leaving";
 
 pub(super) fn check(step: &Step<'_>) -> Check {
-    let Some((Command::CommitPlan(_) | Command::StepUpdate { .. }, _)) = step.only() else {
+    let Some((Command::CommitPlan(_) | Command::StepUpdate { .. }, _)) = step.only_command() else {
         return Ok(());
     };
     for (id, new) in step.after.tasks.iter() {
@@ -40,7 +40,7 @@ fn check_task(step: &Step<'_>, id: TaskId, task: &Task) -> Check {
     let waits_for = task.grant().map_or(&[][..], |grant| &grant.waits_for);
     let outer = task.alloc().and_then(|alloc| step.after.tasks.get(alloc)?.grant());
     // Of a plan with several groups nobody can tell afterwards whose victim it was.
-    let own = matches!(step.only(), Some((Command::CommitPlan(plan), _)) if plan.groups.len() == 1);
+    let own = matches!(step.only_command(), Some((Command::CommitPlan(plan), _)) if plan.groups.len() == 1);
     for (other, row) in step.after.tasks.iter() {
         let left = step.before.tasks.get(other).is_some_and(|row| row.state.holds_resources());
         if left && !own {

@@ -1,6 +1,6 @@
 //! The estimate of one task, fed with usage samples.
 
-use super::settings::{DimensionSettings, Settings};
+use super::config::{DimensionReclaimConfig, ReclaimConfig};
 use crate::resource::{DIMENSIONS, Dimension, Resources};
 use crate::time::{Span, Time};
 
@@ -83,47 +83,47 @@ impl Estimate {
     }
 
     /// Takes in a sample; returns the reservation to log, if it is worth an entry.
-    pub fn sample(&mut self, settings: &Settings, sample: Sample) -> Option<Resources> {
+    pub fn sample(&mut self, config: &ReclaimConfig, sample: Sample) -> Option<Resources> {
         let passed = sample.at.since(self.last_at);
         self.last_at = self.last_at.max(sample.at);
-        let warm = sample.at.since(self.started_at) < settings.warm_up;
+        let is_warming_up = sample.at.since(self.started_at) < config.warm_up;
         for dimension in Dimension::ALL {
-            let knobs = &settings.dimensions[dimension as usize];
-            self.step(dimension, knobs, sample, passed, warm);
+            let dimension_config = &config.dimensions[dimension as usize];
+            self.update_dimension(dimension, dimension_config, sample, passed, is_warming_up);
         }
-        self.worth_logging(settings)
+        self.reservation_to_log(config)
     }
 
-    fn step(
+    fn update_dimension(
         &mut self,
         dimension: Dimension,
-        knobs: &DimensionSettings,
+        config: &DimensionReclaimConfig,
         sample: Sample,
         passed: Span,
-        warm: bool,
+        is_warming_up: bool,
     ) {
         let at = dimension as usize;
         let limit = self.limits.get(dimension).saturating_mul(FRACTION);
         let usage = sample.usage.get(dimension);
-        self.peaks[at].push(sample.at, knobs.peak_window, usage);
-        let target = with_margin(self.peaks[at].max(), knobs.margin_permille).min(limit);
+        self.peaks[at].push(sample.at, config.peak_window, usage);
+        let target = with_margin(self.peaks[at].max(), config.margin_permille).min(limit);
         let current = self.current[at];
-        self.current[at] = if warm {
+        self.current[at] = if is_warming_up {
             limit
         } else if usage.saturating_mul(FRACTION) > current || target > current {
             // Usage passed the estimate, or came within the margin of it.
             target.max(current)
         } else {
-            target + decayed(current - target, passed, knobs.half_life)
+            target + decayed(current - target, passed, config.half_life)
         };
     }
 
     /// Rises at once; decays when a whole step has gathered in some dimension.
-    fn worth_logging(&mut self, settings: &Settings) -> Option<Resources> {
-        let wanted = self.quantised(settings.steps);
+    fn reservation_to_log(&mut self, config: &ReclaimConfig) -> Option<Resources> {
+        let wanted = self.quantised(config.steps);
         let rises = Dimension::ALL.iter().any(|d| wanted.get(*d) > self.logged.get(*d));
         let falls = Dimension::ALL.iter().any(|d| {
-            let step = self.limits.get(*d) / u64::from(settings.steps.max(1));
+            let step = self.limits.get(*d) / u64::from(config.steps.max(1));
             let gap = self.logged.get(*d).saturating_sub(wanted.get(*d));
             gap > 0 && gap >= step
         });
@@ -176,7 +176,7 @@ mod tests {
 
     /// Feeds cpu usage every 10 s; returns (seconds, usage, logged) after each sample and how often
     /// something was logged.
-    fn run(settings: &Settings, usage: impl Fn(u64) -> u64, until_s: u64) -> Run {
+    fn run(settings: &ReclaimConfig, usage: impl Fn(u64) -> u64, until_s: u64) -> Run {
         let mut estimate = Estimate::new(Resources::new(LIMIT, 0, 0, 0), Time::ZERO);
         let mut out = Run { rows: Vec::new(), entries: 0 };
         for s in (10..=until_s).step_by(10) {
@@ -205,14 +205,14 @@ mod tests {
 
     #[test]
     fn reserves_the_limit_for_the_first_300_seconds() {
-        let run = run(&Settings::MEDIUM, |_| 1_000, 290);
+        let run = run(&ReclaimConfig::MEDIUM, |_| 1_000, 290);
         assert!(run.rows.iter().all(|r| r.2 == LIMIT));
         assert_eq!(run.entries, 0);
     }
 
     #[test]
     fn decays_slowly_to_usage_and_margin_then_rests() {
-        let run = run(&Settings::MEDIUM, |_| 4_000, 6 * 3600);
+        let run = run(&ReclaimConfig::MEDIUM, |_| 4_000, 6 * 3600);
         // One half-life (600 s) after warm-up: about half the way from 16,000 to 5,200.
         assert!((10_000..=12_000).contains(&run.at(900)), "{}", run.at(900));
         // 4,000 + 30 % = 5,200, rounded up to a step of 1,000.
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn rises_at_once_when_usage_passes_the_reservation() {
-        let run = run(&Settings::MEDIUM, |s| if s < 7_200 { 2_000 } else { 12_000 }, 7_300);
+        let run = run(&ReclaimConfig::MEDIUM, |s| if s < 7_200 { 2_000 } else { 12_000 }, 7_300);
         assert!(run.at(7_190) <= 4_000);
         assert!(run.at(7_200) >= 12_000, "{}", run.at(7_200));
     }
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_spike_is_forgotten_only_after_the_peak_window() {
         let spike = |s| if (7_200..7_230).contains(&s) { 10_000 } else { 2_000 };
-        let run = run(&Settings::MEDIUM, spike, 4 * 3600);
+        let run = run(&ReclaimConfig::MEDIUM, spike, 4 * 3600);
         assert_eq!(run.at(7_230), 13_000);
         assert_eq!(run.at(7_230 + 600), 13_000, "inside the window of 900 s");
         assert!(run.at(4 * 3600) <= 4_000, "{}", run.at(4 * 3600));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_sawtooth_inside_the_window_logs_nothing_once_settled() {
-        let run = run(&Settings::MEDIUM, |s| 2_000 + (s % 300) * 10, 4 * 3600);
+        let run = run(&ReclaimConfig::MEDIUM, |s| 2_000 + (s % 300) * 10, 4 * 3600);
         let late: Vec<u64> = run.rows.iter().filter(|r| r.0 > 2 * 3600).map(|r| r.2).collect();
         assert!(late.windows(2).all(|w| w[0] == w[1]), "usage swings, the reservation does not");
         assert!(run.rows.iter().skip(60).all(|r| r.2 >= r.1), "never below usage");
@@ -254,7 +254,7 @@ mod tests {
             let up = phase.min(86_400 - phase);
             2_000 + up * 10_000 / 43_200
         };
-        let run = run(&Settings::MEDIUM, day, 3 * 86_400);
+        let run = run(&ReclaimConfig::MEDIUM, day, 3 * 86_400);
         assert!(run.rows.iter().all(|r| r.2 >= r.1), "never below usage");
         let per_hour = f64::from(run.entries) / 72.0;
         assert!(per_hour < 2.0, "{per_hour} entries per task-hour");
@@ -262,11 +262,11 @@ mod tests {
 
     #[test]
     fn smaller_margins_reclaim_more() {
-        let at_rest = |s: &Settings| run(s, |_| 8_000, 6 * 3600).at(6 * 3600);
+        let at_rest = |s: &ReclaimConfig| run(s, |_| 8_000, 6 * 3600).at(6 * 3600);
         let (b, m, a) = (
-            at_rest(&Settings::BASELINE),
-            at_rest(&Settings::MEDIUM),
-            at_rest(&Settings::AGGRESSIVE),
+            at_rest(&ReclaimConfig::BASELINE),
+            at_rest(&ReclaimConfig::MEDIUM),
+            at_rest(&ReclaimConfig::AGGRESSIVE),
         );
         assert!(b > m && m > a, "{b} {m} {a}");
     }
@@ -286,7 +286,7 @@ mod tests {
         let mut e = Estimate::new(Resources::new(u64::MAX, 0, 5, 7), Time(5));
         let huge = Resources::new(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
         for at in [Time::ZERO, Time::NEVER, Time(7), Time::NEVER] {
-            e.sample(&Settings::MEDIUM, Sample { at, usage: huge });
+            e.sample(&ReclaimConfig::MEDIUM, Sample { at, usage: huge });
         }
         assert_eq!(e.logged().disk, 5);
     }

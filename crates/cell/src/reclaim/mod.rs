@@ -1,6 +1,6 @@
 //! Reclamation (B40): how much of its limit a task will use, from what it has used.
 //!
-//! A task reserves its limit for its first [`Settings::warm_up`]; then the estimate decays towards
+//! A task reserves its limit for its first [`ReclaimConfig::warm_up`]; then the estimate decays towards
 //! recent peak usage plus a margin, and rises at once when usage passes it. Non-prod work is placed
 //! into what limits leave over reservations, so a wrong estimate throttles or kills non-prod work,
 //! never prod.
@@ -13,8 +13,8 @@
 //! Rejected: a percentile of the usage distribution (needs long histories per task and reacts to a
 //! level shift only after a fraction of the window has passed).
 
+mod config;
 mod estimate;
-mod settings;
 
+pub use config::{DimensionReclaimConfig, ReclaimConfig};
 pub use estimate::{Estimate, Sample};
-pub use settings::{DimensionSettings, Settings};

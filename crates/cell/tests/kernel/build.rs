@@ -1,7 +1,7 @@
 //! Plain values to build tests from. Every field is spelt out once, here.
 
 use cellwright_cell::constraint::{AttributeValue, Attributes};
-use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
+use cellwright_cell::device::{Device, DeviceRequest, WHOLE_DEVICE};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::{JobKey, Name, Token};
 use cellwright_cell::named::{NamedAmount, ResourceName};
@@ -63,7 +63,7 @@ pub fn gpus(count: usize) -> Vec<Device> {
 
 /// One share of a GPU, or several whole ones.
 pub fn gpu_request(count: u8, milli: u16) -> DeviceRequest {
-    let milli = if count > 1 { WHOLE } else { milli };
+    let milli = if count > 1 { WHOLE_DEVICE } else { milli };
     DeviceRequest { kind: token("gpu"), models: Vec::new(), count, milli }
 }
 

@@ -5,7 +5,7 @@ use crate::draw::Draw;
 use crate::wire::{Pins, every_variant};
 use cellwright_cell::command::Command;
 use cellwright_cell::components::{self, ComponentEvent};
-use cellwright_cell::event::What;
+use cellwright_cell::event::EventKind;
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 
@@ -26,9 +26,9 @@ macro_rules! each {
         }
 
         /// One of every change of every component.
-        pub fn events() -> Vec<What> {
-            let mut all: Vec<What> = Vec::new();
-            $(all.extend($module::events().into_iter().map(What::from));)*
+        pub fn events() -> Vec<EventKind> {
+            let mut all: Vec<EventKind> = Vec::new();
+            $(all.extend($module::events().into_iter().map(EventKind::from));)*
             all
         }
 
@@ -60,9 +60,9 @@ macro_rules! each {
         }
 
         /// A command of a transcript.
-        pub fn told(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
+        pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<Command>, String> {
             $(
-                if let Some(command) = $module::told(verb, rest)? {
+                if let Some(command) = $module::parse_command(verb, rest)? {
                     return Ok(Some(command));
                 }
             )*
@@ -82,13 +82,13 @@ pub fn random(state: &State, draw: &mut Draw) -> Option<Command> {
 
 /// `cron.fired`: what an event is counted as.
 pub fn name(event: &dyn ComponentEvent) -> String {
-    format!("{}.{}", event.kind(), event.words().0)
+    format!("{}.{}", event.kind(), event.label_and_detail().0)
 }
 
 /// Of every change.
 pub fn names() -> impl Iterator<Item = String> {
     events().into_iter().filter_map(|what| match what {
-        What::Component(event) => Some(name(event.as_component())),
+        EventKind::Component(event) => Some(name(event.as_component())),
         _ => None,
     })
 }

@@ -15,7 +15,7 @@ const OUT_OF_REACH: [&str; 2] = ["Refusal.Full", "Refusal.RequestTooOld"];
 fn worlds() -> impl Iterator<Item = World> {
     let runs = (0..80u64).map(|run| {
         let steps = (0..150).map(|step| run * 1_000_003 + step * 7_919).collect();
-        let outcome = Run { opening: run, steps }.go();
+        let outcome = Run { opening: run, steps }.run_all();
         outcome.unwrap_or_else(|why| panic!("run {run}: {why}"))
     });
     transcripts::worlds().chain(runs)
@@ -36,6 +36,6 @@ fn every_reason_change_and_refusal_is_reached() {
         Reason::CODES.into_iter().filter(|code| !reasons.contains(code)).collect();
     assert!(missing.is_empty(), "no test reaches these reasons: {missing:?}");
     let unseen = |name: &String| !seen.contains_key(name) && !OUT_OF_REACH.contains(&&**name);
-    let missing: Vec<String> = samples::names_of_changes_and_refusals().filter(unseen).collect();
+    let missing: Vec<String> = samples::names_of_changes_and_rejections().filter(unseen).collect();
     assert!(missing.is_empty(), "no test reaches these: {missing:?}");
 }

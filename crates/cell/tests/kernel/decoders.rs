@@ -31,7 +31,7 @@ fn corpus() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut states, mut entries) = (Vec::new(), Vec::new());
     for run in 0..6u64 {
         let steps = (0..20 * run).map(|step| run * 911 + step * 104_729).collect();
-        let world = Run { opening: run, steps }.go().unwrap_or_else(|why| panic!("{why}"));
+        let world = Run { opening: run, steps }.run_all().unwrap_or_else(|why| panic!("{why}"));
         states.push(encode::save(&world.state));
         entries.extend(world.entries.iter().map(encode::save_entry));
     }
@@ -68,7 +68,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 }
 
 /// What was let in must be sound, and must stay so.
-fn lives_on(mut state: State, seed: u64) {
+fn check_keeps_working(mut state: State, seed: u64) {
     let bytes = encode::save(&state);
     let again = encode::load(&bytes).map(|mut again| again.hash());
     assert_eq!(again, Ok(state.hash()), "an accepted state does not survive a save");
@@ -90,7 +90,7 @@ fn mutated_states_are_refused_or_sound() {
         match encode::load(&sealed(b'S', encode::FORMAT, &mutated(payload, &mut draw))) {
             Ok(state) => {
                 accepted += 1;
-                lives_on(state, seed);
+                check_keeps_working(state, seed);
             }
             Err(_) => refused += 1,
         }
@@ -172,7 +172,7 @@ fn errors_say_what_is_wrong() {
         let bytes = random(seed);
         assert!(matches!(
             encode::load(&bytes),
-            Err(LoadError::TooShort { .. } | LoadError::NotOurs { .. })
+            Err(LoadError::TooShort { .. } | LoadError::BadMagic { .. })
         ));
         assert!(encode::load(&sealed(b'S', 1, &bytes)).is_err());
         drop(encode::load_entry(&sealed(b'E', 1, &bytes)));

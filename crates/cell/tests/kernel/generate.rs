@@ -5,28 +5,28 @@
 use crate::build;
 use crate::components;
 use crate::draw::Draw;
-use crate::keyed;
 use crate::samples;
 use crate::schedule;
 use crate::specs;
+use crate::tokens_and_blobs;
 use cellwright_cell::bounds::Bounds;
 use cellwright_cell::command::{
     Actor, Command, Entry, EvictCause, Observed, Request, RequestId, ReservationChange, TaskReport,
 };
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::job::Job;
-use cellwright_cell::machine::{MachineStatus, ShortageReport};
+use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::JobKey;
-use cellwright_cell::obligation;
 use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::overcommit_eviction;
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
+use cellwright_cell::pressure_eviction;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::relief;
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::{LEVEL, State};
-use cellwright_cell::task::{ExitClass, Notice, Task, TaskState};
+use cellwright_cell::task::{ExitClass, NoticeOutcome, Task, TaskState};
 use cellwright_cell::time::{Span, Time};
 
 /// A cell in which work can begin: machines that are up, users with quota. Without it most of a
@@ -116,7 +116,7 @@ fn actor(state: &State, command: &Command, draw: &mut Draw) -> Actor {
             draw.pick(&users).map_or(Actor::Operator, |name| Actor::User(name.clone()))
         }
         (59, _) => draw.pick(&samples::actors()).cloned().unwrap_or(Actor::Operator),
-        _ => Actor::sender_of(command, state),
+        _ => Actor::default_sender(command, state),
     }
 }
 
@@ -150,7 +150,7 @@ fn any_command(state: &State, draw: &mut Draw) -> Command {
         return command;
     }
     match draw.below(97) {
-        _ if draw.one_in(30) => keyed::random(draw),
+        _ if draw.one_in(30) => tokens_and_blobs::random(draw),
         _ if state.tasks().len() < 6 && draw.one_in(3) => submit(state, draw),
         _ if waiting > 3 && draw.one_in(4) => Command::CommitPlan(plan(state, draw)),
         _ if draw.one_in(10) => hold(state, draw),
@@ -177,24 +177,24 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
     match draw.below(22) {
-        19 | 20 => shortages(state, draw),
+        19 | 20 => report_pressure(state, draw),
         18 => Command::Enlist(specs::machine(name.as_str(), draw)),
         0 | 1 => Command::AddMachine(specs::machine(name.as_str(), draw)),
         2 | 9 | 10 => match row {
             Some(row) => Command::UpdateMachine {
                 spec: specs::changed_machine(&row.spec, draw),
-                expect: keyed::expect(draw),
+                expect: tokens_and_blobs::expect(draw),
             },
             None => Command::UpdateMachine {
                 spec: specs::machine(name.as_str(), draw),
-                expect: keyed::expect(draw),
+                expect: tokens_and_blobs::expect(draw),
             },
         },
-        3 => Command::RemoveMachine { name, expect: keyed::expect(draw) },
-        21 => Command::RemoveEmptyMachine { name, expect: keyed::expect(draw) },
+        3 => Command::RemoveMachine { name, expect: tokens_and_blobs::expect(draw) },
+        21 => Command::RemoveEmptyMachine { name, expect: tokens_and_blobs::expect(draw) },
         4 => Command::MachineDown { machine },
-        5 | 11 => Command::StartDrain { name, expect: keyed::expect(draw) },
-        6 | 7 => Command::StopDrain { name, expect: keyed::expect(draw) },
+        5 | 11 => Command::StartDrain { name, expect: tokens_and_blobs::expect(draw) },
+        6 | 7 => Command::StopDrain { name, expect: tokens_and_blobs::expect(draw) },
         8 => Command::SetMachinePackages { machine, packages: specs::packages(draw).collect() },
         _ => {
             let down = |id: &MachineId| {
@@ -210,7 +210,7 @@ fn machine_command(state: &State, draw: &mut Draw) -> Command {
 }
 
 /// What an agent says that goes on asking, gets well, or starts anew.
-fn shortages(state: &State, draw: &mut Draw) -> Command {
+fn report_pressure(state: &State, draw: &mut Draw) -> Command {
     let machine = some_machine(state, draw);
     let row = state.machines().get(machine);
     let mut shortages = Vec::new();
@@ -220,7 +220,7 @@ fn shortages(state: &State, draw: &mut Draw) -> Command {
         let asked = if draw.one_in(4) { 0 } else { asked };
         if !draw.one_in(3) {
             let lasted = Span(draw.below(200_000));
-            shortages.push(ShortageReport { dimension, lasted, asked });
+            shortages.push(ResourcePressureReport { dimension, lasted, asked });
         }
     }
     if draw.one_in(20) {
@@ -258,10 +258,14 @@ fn user_command(draw: &mut Draw) -> Command {
     let name = build::name(&user_name(draw));
     match draw.below(14) {
         0 | 1 => Command::AddUser { name },
-        2 => Command::RemoveUser { name, expect: keyed::expect(draw) },
+        2 => Command::RemoveUser { name, expect: tokens_and_blobs::expect(draw) },
         3 => {
             let capabilities = Capability::ALL.into_iter().filter(|_| draw.one_in(2)).collect();
-            Command::SetCapabilities { user: name, capabilities, expect: keyed::expect(draw) }
+            Command::SetCapabilities {
+                user: name,
+                capabilities,
+                expect: tokens_and_blobs::expect(draw),
+            }
         }
         _ => {
             let band = *draw.pick(&Band::ALL).unwrap_or(&Band::Batch);
@@ -270,7 +274,7 @@ fn user_command(draw: &mut Draw) -> Command {
                 from: if draw.one_in(5) { Time(draw.below(2_000_000)) } else { Time::ZERO },
                 until: if draw.one_in(4) { Time(draw.below(4_000_000)) } else { Time::NEVER },
             });
-            Command::SetQuota { user: name, band, quota, expect: keyed::expect(draw) }
+            Command::SetQuota { user: name, band, quota, expect: tokens_and_blobs::expect(draw) }
         }
     }
 }
@@ -325,13 +329,21 @@ fn job_command(state: &State, draw: &mut Draw) -> Command {
             let count = draw.below(7) as u32;
             Command::ResizeJob { job: some_job(state, draw), count, expect }
         }
-        16 => Command::StopJob { job: some_job(state, draw), expect: keyed::expect(draw) },
+        16 => {
+            Command::StopJob { job: some_job(state, draw), expect: tokens_and_blobs::expect(draw) }
+        }
         17 if draw.one_in(2) => {
             let (job, index) = (some_job(state, draw), draw.below(5) as u32);
-            Command::StopTask { job, index, expect: keyed::expect(draw) }
+            Command::StopTask { job, index, expect: tokens_and_blobs::expect(draw) }
         }
-        17 => Command::UndoUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
-        _ => Command::CloseUpdate { job: updating(state, draw), expect: keyed::expect(draw) },
+        17 => Command::UndoUpdate {
+            job: updating(state, draw),
+            expect: tokens_and_blobs::expect(draw),
+        },
+        _ => Command::CloseUpdate {
+            job: updating(state, draw),
+            expect: tokens_and_blobs::expect(draw),
+        },
     }
 }
 
@@ -408,12 +420,13 @@ fn evict(state: &State, draw: &mut Draw) -> Command {
     let flagged: Vec<MachineId> =
         state.machines().iter().filter(|(_, row)| row.over_committed).map(|(id, _)| id).collect();
     if let Some(machine) = draw.pick(&flagged)
-        && let Some(task) = draw.pick(&obligation::victims(state, *machine))
+        && let Some(task) = draw.pick(&overcommit_eviction::victims(state, *machine))
     {
         let attempt = attempt_of(state, *task, draw);
         return Command::Evict { task: *task, attempt, cause: EvictCause::OverCommit };
     }
-    let asks = state.machines().iter().filter_map(|(id, _)| relief::next(state, id));
+    let asks =
+        state.machines().iter().filter_map(|(id, _)| pressure_eviction::next_victim(state, id));
     let asks: Vec<(TaskId, Dimension)> = asks.collect();
     if let Some((task, dimension)) = draw.pick(&asks)
         && !draw.one_in(4)
@@ -475,7 +488,7 @@ fn reports(state: &State, draw: &mut Draw) -> Command {
 }
 
 /// What an agent might hold: some of what it should, in any condition, and things nobody knows.
-pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<ObservedTask> {
+pub fn observed_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<ObservedTask> {
     let load = state.machine_load(machine);
     let tasks = load.map_or(Vec::new(), |load| load.tasks.clone());
     let mut seen = Vec::new();
@@ -500,8 +513,13 @@ pub fn seen_by_agent(state: &State, machine: MachineId, draw: &mut Draw) -> Vec<
 }
 
 /// What became of the warning of this task; of some nobody knows.
-fn notice(task: TaskId) -> Option<Notice> {
-    let all = [None, Some(Notice::LeftInTime), Some(Notice::Overrun), Some(Notice::NotGiven)];
+fn notice(task: TaskId) -> Option<NoticeOutcome> {
+    let all = [
+        None,
+        Some(NoticeOutcome::LeftInTime),
+        Some(NoticeOutcome::Overrun),
+        Some(NoticeOutcome::NotGiven),
+    ];
     all[task.0 as usize % all.len()]
 }
 

@@ -39,7 +39,7 @@ fn recorded() -> Result<Vec<(String, Entry)>, String> {
 /// A run long enough to reach most rules.
 fn drawn() -> Vec<Entry> {
     let steps = (0..160).map(|step| 31 + step * 7_919).collect();
-    Run { opening: 3, steps }.go().unwrap_or_else(|why| panic!("{why}")).entries
+    Run { opening: 3, steps }.run_all().unwrap_or_else(|why| panic!("{why}")).entries
 }
 
 /// The hash after each entry, starting from an empty cell.

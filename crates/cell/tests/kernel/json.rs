@@ -17,7 +17,7 @@ fn read<T: DeserializeOwned>(text: &str) -> T {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn refused<T: DeserializeOwned + std::fmt::Debug>(text: &str, wants: &[&str]) {
+fn assert_rejected<T: DeserializeOwned + std::fmt::Debug>(text: &str, wants: &[&str]) {
     let error = serde_json::from_str::<T>(text).expect_err(text).to_string();
     for want in wants {
         assert!(error.contains(want), "{error:?} does not say {want:?}");
@@ -75,26 +75,29 @@ fn a_job_waits_for_none_for_one_or_for_several() {
     assert_eq!(jobs("[]"), [""; 0]);
     assert_eq!(jobs(&one("a")), ["ada/a"]);
     assert_eq!(jobs(&format!("[{}, {}]", one("a"), one("b"))), ["ada/a", "ada/b"]);
-    refused::<JobSpec>(
+    assert_rejected::<JobSpec>(
         &with("3"),
         &[r#"{"job": {"user": "ann", "job": "load"}}, or a list of these"#],
     );
-    refused::<JobSpec>(&with(r#"{"job": {"user": "ada"}}"#), &["missing field `job`"]);
+    assert_rejected::<JobSpec>(&with(r#"{"job": {"user": "ada"}}"#), &["missing field `job`"]);
 }
 
 #[test]
 fn what_is_wrong_is_called_by_its_name() {
     let with = |field: &str| JOB.replacen('{', &format!("{{{field},"), 1);
-    refused::<JobSpec>(&with(r#""replicas": 3"#), &["unknown field `replicas`", "`count`"]);
-    refused::<JobSpec>(&with(r#""kind": "service""#), &["`service`", "`tasks`", "`alloc_set`"]);
+    assert_rejected::<JobSpec>(&with(r#""replicas": 3"#), &["unknown field `replicas`", "`count`"]);
+    assert_rejected::<JobSpec>(
+        &with(r#""kind": "service""#),
+        &["`service`", "`tasks`", "`alloc_set`"],
+    );
     let bad = JOB.replacen("web", "Web", 1);
-    refused::<JobSpec>(&bad, &["name \"Web\" is not valid", "a-z, 0-9 and -"]);
-    refused::<JobSpec>(&JOB.replacen("500", "0.5", 1), &["0.5", "u64"]);
+    assert_rejected::<JobSpec>(&bad, &["name \"Web\" is not valid", "a-z, 0-9 and -"]);
+    assert_rejected::<JobSpec>(&JOB.replacen("500", "0.5", 1), &["0.5", "u64"]);
     let deep = JOB.replacen(r#""cpu""#, r#""gpu": 1, "cpu""#, 1);
-    refused::<JobSpec>(&deep, &["unknown field `gpu`", "`disk_rate`"]);
-    refused::<JobSpec>(r#"{"name": "web"}"#, &["missing field `priority`"]);
+    assert_rejected::<JobSpec>(&deep, &["unknown field `gpu`", "`disk_rate`"]);
+    assert_rejected::<JobSpec>(r#"{"name": "web"}"#, &["missing field `priority`"]);
     let cron = format!(r#"{{"name": "web", "schedule": "0 25 * * *", "job": {JOB}}}"#);
-    refused::<CronSpec>(&cron, &["hour \"25\" is not valid", "0 to 23"]);
+    assert_rejected::<CronSpec>(&cron, &["hour \"25\" is not valid", "0 to 23"]);
 }
 
 #[cfg(feature = "schema")]

@@ -11,7 +11,7 @@ use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
-    After, Domain, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
+    Domain, JobDependency, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
 
@@ -226,12 +226,9 @@ impl<'a> Options<'a> {
         }
         let strict = self.text("on-success").is_some();
         let others = self.text("after").unwrap_or_default().split(',');
-        spec.after.extend(
-            others.filter_map(|text| text.split_once('/')).map(|(user, job)| After {
-                job: build::job_key(user, job),
-                require_success: strict,
-            }),
-        );
+        spec.after.extend(others.filter_map(|text| text.split_once('/')).map(|(user, job)| {
+            JobDependency { job: build::job_key(user, job), require_success: strict }
+        }));
         Ok(())
     }
 }

@@ -11,8 +11,8 @@ use crate::world::{World, entry};
 use cellwright_cell::command::{Actor, Command, Done, RequestId};
 use cellwright_cell::encode;
 use cellwright_cell::observed::differences;
-use cellwright_cell::reason::Refusal;
-use cellwright_cell::replay::WINDOW;
+use cellwright_cell::reason::Rejection;
+use cellwright_cell::replay_windows::WINDOW_SIZE;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 use proptest::strategy::Strategy;
@@ -67,7 +67,7 @@ impl Run {
     }
 
     /// The whole run, all invariants checked after every entry.
-    pub fn go(&self) -> Result<World, String> {
+    pub fn run_all(&self) -> Result<World, String> {
         let mut world = self.begin()?;
         for seed in &self.steps {
             let entry = generate::entry(&world.state, &world.entries, *seed);
@@ -79,7 +79,7 @@ impl Run {
 
 #[test]
 fn every_invariant_holds_after_every_entry() {
-    for_random_runs("invariants", 400, 200, |run| run.go().map(drop));
+    for_random_runs("invariants", 400, 200, |run| run.run_all().map(drop));
 }
 
 fn equal(what: &str, left: &mut State, right: &mut State) -> Result<(), String> {
@@ -96,7 +96,7 @@ fn equal(what: &str, left: &mut State, right: &mut State) -> Result<(), String> 
 #[test]
 fn replicas_that_apply_the_same_entries_are_equal_even_when_one_reloads() {
     for_random_runs("replicas", 100, 160, |run| {
-        let world = run.go()?;
+        let world = run.run_all()?;
         let (mut steady, mut reloaded) = (State::default(), State::default());
         for (at, entry) in world.entries.iter().enumerate() {
             let (mut seen, mut seen_too) = (Vec::new(), Vec::new());
@@ -155,7 +155,7 @@ fn an_agents_full_state_makes_a_difference_once() {
             let machines: Vec<_> = world.state.machines().iter().map(|(id, _)| id).collect();
             let Some(machine) = draw.pick(&machines).copied() else { continue };
             let incarnation = world.state.machines().get(machine).map_or(0, |m| m.incarnation);
-            let seen = generate::seen_by_agent(&world.state, machine, &mut draw);
+            let seen = generate::observed_by_agent(&world.state, machine, &mut draw);
             let reports = differences(&world.state, machine, incarnation, &seen);
             let command = Command::TaskReports { machine, incarnation, reports };
             let by = Actor::agent_of(machine, &world.state);
@@ -187,11 +187,11 @@ fn a_window_remembers_its_latest_requests_and_refuses_older_ones() {
         }
         verdicts
     };
-    let window = WINDOW as u64;
+    let window = WINDOW_SIZE as u64;
     for sequence in 1..=window + 40 {
         assert_eq!(send(sequence, 2), [Ok(Done::Applied), Ok(Done::Applied)]);
     }
-    assert_eq!(send(40, 1), [Err(Refusal::RequestTooOld)]);
+    assert_eq!(send(40, 1), [Err(Rejection::RequestTooOld)]);
     assert_eq!(send(41, 1), [Ok(Done::Applied)]);
     assert_eq!(send(window + 40, 1), [Ok(Done::Applied)]);
 }

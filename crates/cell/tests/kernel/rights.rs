@@ -18,7 +18,7 @@ use cellwright_cell::credential::PartKind;
 use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Token;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
@@ -80,8 +80,8 @@ fn commands() -> Vec<(String, Command)> {
     all
 }
 
-fn is_refused(verdict: &Verdict) -> bool {
-    matches!(verdict, Err(Refusal::WrongActor { .. }))
+fn is_wrong_actor(verdict: &Verdict) -> bool {
+    matches!(verdict, Err(Rejection::WrongActor { .. }))
 }
 
 /// The agent for whose machine the command is, by the table.
@@ -111,7 +111,7 @@ fn every_command_obeys_every_kind_of_actor_as_the_table_says() {
         let rights = Rights::of(&command);
         let check = |by: Actor, may: bool| {
             let verdict = send(&state, by.clone(), &command);
-            assert_eq!(is_refused(&verdict), !may, "{label} by {by}: {verdict:?}");
+            assert_eq!(is_wrong_actor(&verdict), !may, "{label} by {by}: {verdict:?}");
         };
         let users_may = !matches!(rights.user, UserRight::Never);
         check(Actor::Operator, users_may);
@@ -129,7 +129,7 @@ fn every_command_obeys_every_kind_of_actor_as_the_table_says() {
         check(Actor::Replica(name("r1")), rights.replica);
         check(Actor::Task { task: TaskId(0), attempt: 1 }, rights.task);
         // Tests and rehearsals rely on it.
-        check(Actor::sender_of(&command, &state), true);
+        check(Actor::default_sender(&command, &state), true);
     }
 }
 
@@ -137,15 +137,15 @@ fn every_command_obeys_every_kind_of_actor_as_the_table_says() {
 #[test]
 fn an_agent_acts_for_its_own_machine_alone() {
     let state = state();
-    let told = |by: &str, command: &Command| {
+    let answer_to_agent = |by: &str, command: &Command| {
         let verdict = send(&state, Actor::Agent(name(by)), command);
         verdict.map_or_else(|refusal| refusal.to_string(), |done| format!("{done:?}"))
     };
     let machine = state.machine_named(&name("m2")).unwrap();
     let up = Command::MachineUp { machine, incarnation: 1 };
-    assert_eq!(told("m2", &up), "Applied");
+    assert_eq!(answer_to_agent("m2", &up), "Applied");
     let other = "machine_up is not for agent:m1; allowed: the agent of machine m2";
-    assert_eq!(told("m1", &up), other);
+    assert_eq!(answer_to_agent("m1", &up), other);
     let set = |namespace: &str, nodes: Vec<NodeChoice>| -> Command {
         let set = ephemeral::Command::Set {
             namespace: Token::new(namespace).unwrap(),
@@ -156,17 +156,17 @@ fn an_agent_acts_for_its_own_machine_alone() {
         set.into()
     };
     let node = |machine: &str| NodeChoice::Node(name(machine));
-    assert_eq!(told("m2", &set("system", vec![node("m2")])), "Applied");
+    assert_eq!(answer_to_agent("m2", &set("system", vec![node("m2")])), "Applied");
     for foreign in [
         set("system", vec![node("m1")]),
         set("system", vec![node("m2"), node("m1")]),
         set("system", vec![]),
         set("app", vec![node("m2")]),
     ] {
-        let said = told("m2", &foreign);
+        let answer = answer_to_agent("m2", &foreign);
         let reason = "set_resource is not for agent:m2; allowed: the user whose namespace it is, \
                       agents for their own machine, in namespace system";
-        assert_eq!(said, reason, "{foreign:?}");
+        assert_eq!(answer, reason, "{foreign:?}");
     }
 }
 
@@ -185,7 +185,7 @@ fn a_scheduler_changes_no_users_and_a_task_nothing() {
 /// The row of a command for the page.
 fn cells(rights: &Rights<'_>) -> String {
     let word = |may: bool| if may { "yes" } else { "no" };
-    let user = rights.user.words();
+    let user = rights.user.describe();
     let operator = word(user.is_some());
     let user = user.unwrap_or_else(|| "no".to_owned());
     let agent = match rights.agent {

@@ -3,36 +3,38 @@
 
 use crate::build::{self, job_key, name, token};
 use crate::components;
-use crate::language::Teller;
+use crate::transcript_language::TranscriptRunner;
 use crate::wire::{Pins, every_variant, one};
 use cellwright_cell::blob::BlobLimits;
-use cellwright_cell::bounds::{Bounds, Holding};
+use cellwright_cell::bounds::{BoundKind, Bounds};
 use cellwright_cell::command::{
-    Actor, Became, Command, ControllerName, Done, Entry, EvictCause, Observed, Request, RequestId,
-    ReservationChange, TaskReport,
+    Actor, ApplyOutcome, Command, ControllerName, Done, Entry, EvictCause, Observed, Request,
+    RequestId, ReservationChange, TaskReport,
 };
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
-use cellwright_cell::credential::{KeyPrint, Newcomer, PartKind, SecretHash, TokenFlaw, TokenKind};
+use cellwright_cell::credential::{
+    InvalidTokenReason, KeyFingerprint, PartKind, ReplicaJoinRequest, SecretHash, TokenKind,
+};
 use cellwright_cell::device::{Device, DeviceGrant};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::event::{
-    BlobChange, Event, JobChange, MachineChange, TaskChange, TokenChange, UserChange, What,
+    BlobChange, Event, EventKind, JobChange, MachineChange, TaskChange, TokenChange, UserChange,
 };
 use cellwright_cell::health::{HealthCheck, Probe};
 use cellwright_cell::id::{BlobId, JobId, MachineId, TaskId, TokenId, UserId};
-use cellwright_cell::isolation::Loan;
+use cellwright_cell::isolation::HostVolume;
 use cellwright_cell::job::{ChangeClass, JobOutcome, JobState};
 use cellwright_cell::label::LabelTerm;
-use cellwright_cell::machine::{MachineStatus, ShortageReport};
+use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::plan::{Assignment, Group, Plan, Victim};
 use cellwright_cell::priority::{AppClass, Band, Priority};
 use cellwright_cell::quota::{Capability, Quota};
-use cellwright_cell::reason::{Misfit, Reason, Refusal};
+use cellwright_cell::reason::{InfeasibleReason, Reason, Rejection};
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{Domain, JobKind, JobSpec, LogLimits, PackageRef};
 use cellwright_cell::state::State;
-use cellwright_cell::task::{ExitClass, Fate, Notice, StopCause, TaskState};
+use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, TaskOutcome, TaskState};
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeSet;
 
@@ -43,8 +45,8 @@ pub fn pin_all(pins: &mut Pins) {
     every_variant(pins, "Command", &with_one_of(commands(), components::commands()));
     components::pin(pins);
     pin_requests(pins);
-    every_variant(pins, "Misfit", &misfits());
-    every_variant(pins, "Refusal", &refusals());
+    every_variant(pins, "Misfit", &infeasible_reasons());
+    every_variant(pins, "Refusal", &rejections());
     every_variant(pins, "Reason", &reasons());
     pin_events(pins);
 }
@@ -101,8 +103,12 @@ fn pin_states(pins: &mut Pins) {
         ExitClass::Evicted,
     ];
     every_variant(pins, "ExitClass", &exits);
-    let fates =
-        [Fate::Finished, Fate::Failed(ExitClass::Code(1)), Fate::Killed, Fate::DependencyFailed];
+    let fates = [
+        TaskOutcome::Finished,
+        TaskOutcome::Failed(ExitClass::Code(1)),
+        TaskOutcome::Killed,
+        TaskOutcome::DependencyFailed,
+    ];
     every_variant(pins, "Fate", &fates);
     let causes = [
         StopCause::Preempted,
@@ -123,7 +129,7 @@ fn pin_states(pins: &mut Pins) {
         TaskState::Assigned,
         TaskState::Running,
         TaskState::Stopping(StopCause::Drained),
-        TaskState::Dead(Fate::Finished),
+        TaskState::Dead(TaskOutcome::Finished),
     ];
     every_variant(pins, "TaskState", &states);
     let outcomes = [
@@ -181,11 +187,11 @@ fn pin_specs(pins: &mut Pins) {
     every_variant(pins, "TokenKind", &kinds);
     every_variant(pins, "PartKind", &PartKind::ALL);
     let flaws = [
-        TokenFlaw::WrongSecret,
-        TokenFlaw::Expired,
-        TokenFlaw::Used,
-        TokenFlaw::NotForJoining,
-        TokenFlaw::WrongNewcomer,
+        InvalidTokenReason::WrongSecret,
+        InvalidTokenReason::Expired,
+        InvalidTokenReason::Used,
+        InvalidTokenReason::NotForJoining,
+        InvalidTokenReason::WrongNewcomer,
     ];
     every_variant(pins, "TokenFlaw", &flaws);
 }
@@ -194,8 +200,8 @@ fn digest() -> cellwright_cell::name::Token {
     token(&"0a".repeat(32))
 }
 
-fn newcomer() -> Newcomer {
-    Newcomer { key: KeyPrint([7; 16]), address: "10.0.0.2".into() }
+fn newcomer() -> ReplicaJoinRequest {
+    ReplicaJoinRequest { key: KeyFingerprint([7; 16]), address: "10.0.0.2".into() }
 }
 
 fn token_commands() -> Vec<Command> {
@@ -215,7 +221,7 @@ fn token_commands() -> Vec<Command> {
         Command::RemoveBlob { digest: digest() },
         Command::Enlist(machine_spec()),
         Command::Dismiss { part: PartKind::Scheduler, name: name("s2") },
-        Command::ConfirmReplica { name: name("r2"), key: KeyPrint([7; 16]) },
+        Command::ConfirmReplica { name: name("r2"), key: KeyFingerprint([7; 16]) },
         Command::ReserveHold(assignment()),
         Command::ReleaseHold { task: TaskId(3), attempt: 2, machine: MachineId(1) },
     ]
@@ -242,7 +248,7 @@ fn machine_spec() -> cellwright_cell::machine::MachineSpec {
 }
 
 pub fn job_spec() -> JobSpec {
-    use cellwright_cell::spec::{After, RetainDisk, SpreadLimit, TaskOverride};
+    use cellwright_cell::spec::{JobDependency, RetainDisk, SpreadLimit, TaskOverride};
     let mut spec = build::job("web", 210, 3, Resources::new(500, 1 << 30, 1 << 31, 64));
     spec.appclass = AppClass::LatencySensitive;
     spec.labels.insert(token("tier"), "front".into());
@@ -274,7 +280,7 @@ pub fn job_spec() -> JobSpec {
     spec.spread = vec![SpreadLimit { domain: Domain::Rack, limit: 1 }];
     spec.alloc_set = Some(job_key("ada", "box"));
     spec.after = ["first", "second"]
-        .map(|job| After { job: job_key("ada", job), require_success: job == "first" })
+        .map(|job| JobDependency { job: job_key("ada", job), require_success: job == "first" })
         .to_vec();
     spec.gang = true;
     spec.max_down = Some(1);
@@ -380,7 +386,7 @@ fn more_commands() -> Vec<Command> {
         Command::SetShortages {
             machine,
             incarnation: 3,
-            shortages: vec![ShortageReport {
+            shortages: vec![ResourcePressureReport {
                 dimension: Dimension::DiskRate,
                 lasted: Span::seconds(60),
                 asked: 2,
@@ -407,13 +413,17 @@ fn pin_requests(pins: &mut Pins) {
     let done = [
         Done::Applied,
         Done::Unchanged,
-        Done::Partly(vec![(1, Refusal::RequestIdReused)]),
+        Done::Partly(vec![(1, Rejection::RequestIdReused)]),
         Done::Version(3),
         Done::Revoked(2),
-        Done::Job { became: Became::Updated, version: 4, closed: Some(3) },
+        Done::Job { became: ApplyOutcome::Updated, version: 4, closed: Some(3) },
     ];
     every_variant(pins, "Done", &done);
-    every_variant(pins, "Became", &[Became::Created, Became::Updated, Became::Unchanged]);
+    every_variant(
+        pins,
+        "Became",
+        &[ApplyOutcome::Created, ApplyOutcome::Updated, ApplyOutcome::Unchanged],
+    );
     let observed = [
         Observed::Started,
         Observed::Finished,
@@ -422,7 +432,7 @@ fn pin_requests(pins: &mut Pins) {
         Observed::Unhealthy,
         Observed::Healthy,
         Observed::Lost,
-        Observed::Left(Notice::Overrun),
+        Observed::Left(NoticeOutcome::Overrun),
     ];
     every_variant(pins, "Observed", &observed);
 }
@@ -431,71 +441,85 @@ fn shortfall() -> Shortfall {
     Shortfall { dimension: Dimension::Ram, asked: 5, available: 3 }
 }
 
-fn misfits() -> Vec<Misfit> {
+fn infeasible_reasons() -> Vec<InfeasibleReason> {
     vec![
-        Misfit::MachineDown,
-        Misfit::MachineDraining,
-        Misfit::Constraint { position: 1 },
-        Misfit::CrashedHere,
-        Misfit::NoAllocHere,
-        Misfit::Spread { domain: Domain::Power, limit: 2 },
-        Misfit::StaticPort { port: 80, holder: Some(TaskId(5)) },
-        Misfit::DynamicPorts { asked: 3, available: 1 },
-        Misfit::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
-        Misfit::Named { name: build::resource(Some("app"), "slot"), asked: 2, available: 1 },
-        Misfit::Resource(shortfall()),
-        Misfit::Volume(Loan { source: "/srv/data".into(), writable: true }),
-        Misfit::MachineShort,
-        Misfit::MachineFull { most: 1000 },
+        InfeasibleReason::MachineDown,
+        InfeasibleReason::MachineDraining,
+        InfeasibleReason::Constraint { position: 1 },
+        InfeasibleReason::CrashedHere,
+        InfeasibleReason::NoAllocHere,
+        InfeasibleReason::Spread { domain: Domain::Power, limit: 2 },
+        InfeasibleReason::StaticPort { port: 80, holder: Some(TaskId(5)) },
+        InfeasibleReason::DynamicPorts { asked: 3, available: 1 },
+        InfeasibleReason::Device { kind: token("gpu"), asked: 2, milli: 500, available: 1 },
+        InfeasibleReason::Named {
+            name: build::resource(Some("app"), "slot"),
+            asked: 2,
+            available: 1,
+        },
+        InfeasibleReason::Resource(shortfall()),
+        InfeasibleReason::Volume(HostVolume { source: "/srv/data".into(), writable: true }),
+        InfeasibleReason::MachineShort,
+        InfeasibleReason::MachineFull { most: 1000 },
     ]
 }
 
-fn refusals() -> Vec<Refusal> {
+fn rejections() -> Vec<Rejection> {
     let (ada, web, task) = (name("ada"), job_key("ada", "web"), TaskId(3));
     let text = |t: &str| t.to_owned();
     vec![
-        Refusal::NotAllowed { user: ada.clone(), capability: Capability::ManageUsers },
-        Refusal::NotOwner { user: ada.clone(), job: web.clone() },
-        Refusal::BadField { field: text("count"), value: text("0"), allowed: text("1 or more") },
-        Refusal::NoSuchUser(ada.clone()),
-        Refusal::NoSuchJob(web),
-        Refusal::NoSuchMachine(name("m1")),
-        Refusal::NoSuchResource(build::resource(Some("app"), "slot")),
-        Refusal::NoSuchRow(text("task 9")),
-        Refusal::Exists(text("job ada/web")),
-        Refusal::QuotaExceeded { user: ada.clone(), band: Band::Batch, shortfall: shortfall() },
-        Refusal::QuotaOversold(shortfall()),
-        Refusal::StaleVersion { object: text("job ada/web"), expected: 1, found: 2 },
-        Refusal::StaleAttempt { task, expected: 1, found: 2 },
-        Refusal::StaleIncarnation { machine: name("m1"), reported: 1, found: 2 },
-        Refusal::WrongState { what: text("it rains") },
-        Refusal::WrongTaskState { task, state: TaskState::Pending, action: text("a start") },
-        Refusal::DoesNotFit { task, machine: MachineId(1), misfit: Misfit::CrashedHere },
-        Refusal::TooEarly { task, not_before: 9 },
-        Refusal::MayNotPreempt { by: Priority(210), victim: Priority(200) },
-        Refusal::NeedlessVictim(task),
-        Refusal::BudgetExhausted { job: JobId(4), down: 2, max: 1 },
-        Refusal::PartialGang { placed: 1, needed: 2 },
-        Refusal::RequestIdReused,
-        Refusal::RequestTooOld,
-        Refusal::Full(text("tasks")),
-        Refusal::BadLevel { asked: 3, found: 1, allowed: text("2") },
-        Refusal::WrongActor {
+        Rejection::NotAllowed { user: ada.clone(), capability: Capability::ManageUsers },
+        Rejection::NotOwner { user: ada.clone(), job: web.clone() },
+        Rejection::BadField { field: text("count"), value: text("0"), allowed: text("1 or more") },
+        Rejection::NoSuchUser(ada.clone()),
+        Rejection::NoSuchJob(web),
+        Rejection::NoSuchMachine(name("m1")),
+        Rejection::NoSuchResource(build::resource(Some("app"), "slot")),
+        Rejection::NoSuchRow(text("task 9")),
+        Rejection::Exists(text("job ada/web")),
+        Rejection::QuotaExceeded { user: ada.clone(), band: Band::Batch, shortfall: shortfall() },
+        Rejection::QuotaOversold(shortfall()),
+        Rejection::StaleVersion { object: text("job ada/web"), expected: 1, found: 2 },
+        Rejection::StaleAttempt { task, expected: 1, found: 2 },
+        Rejection::StaleIncarnation { machine: name("m1"), reported: 1, found: 2 },
+        Rejection::WrongState { what: text("it rains") },
+        Rejection::WrongTaskState { task, state: TaskState::Pending, action: text("a start") },
+        Rejection::DoesNotFit {
+            task,
+            machine: MachineId(1),
+            misfit: InfeasibleReason::CrashedHere,
+        },
+        Rejection::TooEarly { task, not_before: 9 },
+        Rejection::MayNotPreempt { by: Priority(210), victim: Priority(200) },
+        Rejection::NeedlessVictim(task),
+        Rejection::BudgetExhausted { job: JobId(4), down: 2, max: 1 },
+        Rejection::PartialGang { placed: 1, needed: 2 },
+        Rejection::RequestIdReused,
+        Rejection::RequestTooOld,
+        Rejection::Full(text("tasks")),
+        Rejection::BadLevel { asked: 3, found: 1, allowed: text("2") },
+        Rejection::WrongActor {
             actor: Actor::User(ada.clone()),
             command: "expire".into(),
             allowed: "controller:expire".into(),
         },
-        Refusal::ForeignNamespace { user: ada, namespace: token("app") },
-        Refusal::NoSuchCron(job_key("ada", "tick")),
-        Refusal::NoSuchToken(name("t1")),
-        Refusal::BadToken { id: name("t1"), flaw: TokenFlaw::Expired },
-        Refusal::NoSuchBlob(token("ab")),
-        Refusal::DisruptedTooOften { job: JobId(4), most: 1, within: Span(60), next: Time(90) },
-        Refusal::HoldsTasks { machine: name("m1"), tasks: 2 },
-        Refusal::PackageQuota { user: Some(name("ubar")), used: 5, more: 6, limit: 7 },
-        Refusal::OverBound { user: name("ubar"), what: Holding::Jobs, held: 3, asked: 1, most: 3 },
-        Refusal::TooFewNodes { matching: 1, asked: 2 },
-        Refusal::JobStopping(job_key("ada", "web")),
+        Rejection::ForeignNamespace { user: ada, namespace: token("app") },
+        Rejection::NoSuchCron(job_key("ada", "tick")),
+        Rejection::NoSuchToken(name("t1")),
+        Rejection::BadToken { id: name("t1"), flaw: InvalidTokenReason::Expired },
+        Rejection::NoSuchBlob(token("ab")),
+        Rejection::DisruptedTooOften { job: JobId(4), most: 1, within: Span(60), next: Time(90) },
+        Rejection::HoldsTasks { machine: name("m1"), tasks: 2 },
+        Rejection::PackageQuota { user: Some(name("ubar")), used: 5, more: 6, limit: 7 },
+        Rejection::OverBound {
+            user: name("ubar"),
+            what: BoundKind::Jobs,
+            held: 3,
+            asked: 1,
+            most: 3,
+        },
+        Rejection::TooFewNodes { matching: 1, asked: 2 },
+        Rejection::JobStopping(job_key("ada", "web")),
     ]
 }
 
@@ -541,19 +565,19 @@ fn pin_events(pins: &mut Pins) {
     let machine = MachineId(2);
     let change = TaskChange::Started { machine };
     let what = [
-        What::Task { task: TaskId(1), job: JobId(2), index: 3, attempt: 4, change },
-        What::Job { job: JobId(2), change: JobChange::Accepted },
-        What::JobRejected {
+        EventKind::Task { task: TaskId(1), job: JobId(2), index: 3, attempt: 4, change },
+        EventKind::Job { job: JobId(2), change: JobChange::Accepted },
+        EventKind::JobRejected {
             user: name("ada"),
             job: name("web"),
-            refusal: Refusal::RequestIdReused,
+            refusal: Rejection::RequestIdReused,
         },
-        What::Machine { machine, change: MachineChange::Added },
-        What::User { user: UserId(1), change: UserChange::Added },
-        What::LevelRaised { level: 2 },
-        What::BoundsChanged,
-        What::Token { token: TokenId(2), change: TokenChange::Revoked },
-        What::Blob { blob: BlobId(3), change: BlobChange::Removed },
+        EventKind::Machine { machine, change: MachineChange::Added },
+        EventKind::User { user: UserId(1), change: UserChange::Added },
+        EventKind::LevelRaised { level: 2 },
+        EventKind::BoundsChanged,
+        EventKind::Token { token: TokenId(2), change: TokenChange::Revoked },
+        EventKind::Blob { blob: BlobId(3), change: BlobChange::Removed },
     ];
     let what = with_one_of(what.into(), components::events());
     every_variant(pins, "What", &what);
@@ -590,7 +614,7 @@ fn task_changes() -> Vec<TaskChange> {
         TaskChange::SaverFailed { machine },
         TaskChange::Saved { machine },
         TaskChange::NotSaved { machine },
-        TaskChange::Left { machine, notice: Notice::NotGiven },
+        TaskChange::Left { machine, notice: NoticeOutcome::NotGiven },
         TaskChange::GaveUp { machine, exit: ExitClass::Code(3) },
         TaskChange::HoldReserved { machine },
         TaskChange::HoldReleased { machine },
@@ -658,10 +682,10 @@ fn pin_other_changes(pins: &mut Pins) {
     every_variant(pins, "BlobChange", &[BlobChange::Added, BlobChange::Removed]);
 }
 
-/// `TaskChange.Started`, `Refusal.NoSuchUser`: everything pinned above, by name.
-pub fn names_of_changes_and_refusals() -> impl Iterator<Item = String> {
+/// `TaskChange.Started`, `Rejection.NoSuchUser`: everything pinned above, by name.
+pub fn names_of_changes_and_rejections() -> impl Iterator<Item = String> {
     let mut pins = Pins::new();
-    every_variant(&mut pins, "Refusal", &refusals());
+    every_variant(&mut pins, "Refusal", &rejections());
     every_variant(&mut pins, "TaskChange", &task_changes());
     every_variant(&mut pins, "JobChange", &job_changes());
     pin_other_changes(&mut pins);
@@ -706,9 +730,9 @@ pub fn state_and_entry() -> (State, Entry) {
         join t2 8
         blob a 300
         remove-user nobody";
-    let mut teller = Teller::default();
+    let mut teller = TranscriptRunner::default();
     for line in story.lines() {
-        teller.tell(line).unwrap_or_else(|why| panic!("{line}: {why}"));
+        teller.run_line(line).unwrap_or_else(|why| panic!("{line}: {why}"));
     }
     let all = commands().into_iter().chain(components::commands());
     let requests = all.map(|command| {

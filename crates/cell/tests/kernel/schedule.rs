@@ -32,7 +32,7 @@ fn group(state: &State, task: TaskId, draw: &mut Draw) -> Option<Group> {
     let places = places(state, task, draw);
     let fitting = places.iter().find(|(machine, alloc)| {
         Candidate::of(state, task)
-            .is_some_and(|c| fit::misfit(state, &c, *machine, *alloc).is_none())
+            .is_some_and(|c| fit::infeasible_reason(state, &c, *machine, *alloc).is_none())
     });
     match fitting {
         Some((machine, alloc)) => {
@@ -68,8 +68,9 @@ fn gang(state: &State, job: JobId, draw: &mut Draw) -> Option<Group> {
     for (turn, task) in row.tasks.iter().filter(waits).enumerate() {
         let candidate = Candidate::of(state, *task)?;
         let mut places = places(state, *task, draw);
-        places
-            .retain(|(machine, alloc)| fit::misfit(state, &candidate, *machine, *alloc).is_none());
+        places.retain(|(machine, alloc)| {
+            fit::infeasible_reason(state, &candidate, *machine, *alloc).is_none()
+        });
         places.sort_by_key(|(machine, _)| {
             let taken = |a: &&Assignment| a.machine == *machine;
             assignments.iter().filter(taken).count()
@@ -115,7 +116,7 @@ pub fn targets(state: &State, task: TaskId) -> Vec<(MachineId, Option<TaskId>)> 
     let candidate = Candidate { task: row, spec };
     let fits = |(machine, alloc): &(MachineId, Option<TaskId>)| {
         row.holds.on(*machine).is_none()
-            && fit::misfit(state, &candidate, *machine, *alloc).is_none()
+            && fit::infeasible_reason(state, &candidate, *machine, *alloc).is_none()
     };
     all.into_iter().filter(fits).collect()
 }
@@ -146,7 +147,7 @@ fn preempt(
     let candidate = Candidate::of(state, task)?;
     let row = state.machines().get(machine)?;
     let load = state.machine_load(machine)?;
-    if alloc.is_some() || !row.schedulable() {
+    if alloc.is_some() || !row.is_schedulable() {
         return None;
     }
     let prod = candidate.spec.priority.is_prod();

@@ -5,14 +5,16 @@ use crate::build;
 use crate::draw::Draw;
 use cellwright_cell::constraint::{Constraint, Operator, Strength};
 use cellwright_cell::disruption::DisruptionLimit;
-use cellwright_cell::isolation::{LENT_READ_ONLY, LENT_WRITABLE, Volume, lent_attribute};
+use cellwright_cell::isolation::{
+    HOST_VOLUME_READ_ONLY, HOST_VOLUME_WRITABLE, Volume, host_volume_attribute,
+};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::named::UNBOUNDED;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::retry::Retries;
 use cellwright_cell::spec::{
-    After, Domain, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
+    Domain, JobDependency, JobKind, JobSpec, PackageRef, RetainDisk, SpreadLimit, TaskOverride,
 };
 use cellwright_cell::time::Span;
 
@@ -30,11 +32,11 @@ pub fn machine(name: &str, draw: &mut Draw) -> MachineSpec {
     }
     // From what is drawn already, so that the other draws stay what they were.
     let how = match spec.capacity.cpu % 3 {
-        0 => Some(LENT_WRITABLE),
-        1 => Some(LENT_READ_ONLY),
+        0 => Some(HOST_VOLUME_WRITABLE),
+        1 => Some(HOST_VOLUME_READ_ONLY),
         _ => None,
     };
-    if let Some((how, name)) = how.zip(lent_attribute("/srv").ok()) {
+    if let Some((how, name)) = how.zip(host_volume_attribute("/srv").ok()) {
         spec.attributes.insert(name, build::text(how));
     }
     if draw.one_in(40) {
@@ -161,8 +163,8 @@ fn retries(draw: &mut Draw) -> Retries {
 }
 
 /// Twice the same now and then: admission says no.
-fn predecessor(draw: &mut Draw) -> After {
-    After {
+fn predecessor(draw: &mut Draw) -> JobDependency {
+    JobDependency {
         job: build::job_key(&format!("u{}", draw.below(3)), &format!("j{}", draw.below(5))),
         require_success: draw.one_in(2),
     }

@@ -2,27 +2,27 @@
 //! bytes, and none of it is lost in JSON.
 
 use crate::properties::for_random_runs;
-use cellwright_cell::encode::text::{self, Pick, Place, TableName};
+use cellwright_cell::encode::text::{self, LogPosition, RowFilter, TableName};
 use cellwright_cell::encode::{self, Rows};
 
-const PLACE: Place = Place { index: 7, term: 3 };
+const PLACE: LogPosition = LogPosition { index: 7, term: 3 };
 
 #[test]
 fn the_text_of_a_state_gives_back_its_bytes() {
     for_random_runs("text", 60, 160, |run| {
-        let mut state = run.go()?.state;
+        let mut state = run.run_all()?.state;
         let bytes = encode::save(&state);
-        let written = text::write(PLACE, &Rows::of(&state), &Pick::default());
+        let written = text::write(PLACE, &Rows::of(&state), &RowFilter::default());
         let mut mended = text::read(&written).map_err(|error| format!("{error}\n{written}"))?;
-        if mended.place != PLACE || !mended.dropped.is_empty() {
-            return Err(format!("{:?}, dropped {:?}", mended.place, mended.dropped));
+        if mended.position != PLACE || !mended.dropped.is_empty() {
+            return Err(format!("{:?}, dropped {:?}", mended.position, mended.dropped));
         }
         if mended.state.hash() != state.hash() || encode::save(&mended.state) != bytes {
             return Err(format!("the state is another one:\n{written}"));
         }
         // Rows that nobody checked are written the same.
         let rows = encode::load_rows(&bytes).map_err(|error| error.to_string())?;
-        match text::write(PLACE, &rows, &Pick::default()) == written {
+        match text::write(PLACE, &rows, &RowFilter::default()) == written {
             true => Ok(()),
             false => Err("the text depends on how the rows were read".to_owned()),
         }
@@ -32,10 +32,10 @@ fn the_text_of_a_state_gives_back_its_bytes() {
 #[test]
 fn a_part_of_a_state_is_for_reading_only() {
     for_random_runs("parts of text", 20, 120, |run| {
-        let state = run.go()?.state;
+        let state = run.run_all()?.state;
         let rows = Rows::of(&state);
         for table in TableName::ALL {
-            let pick = Pick { table: Some(table), ..Pick::default() };
+            let pick = RowFilter { table: Some(table), ..RowFilter::default() };
             let part = text::write(PLACE, &rows, &pick);
             let of_table = format!("{{\"table\":\"{table}\",");
             if let Some(other) = part.lines().skip(1).find(|line| !line.starts_with(&of_table)) {

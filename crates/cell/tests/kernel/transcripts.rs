@@ -1,11 +1,11 @@
 //! Golden transcripts: stories told in commands and what the cell answers, in `tests/transcripts`,
 //! and those of a component in its own folder.
 //!
-//! A line at the margin is a command (the words are in `language.rs`) or a comment; the indented
+//! A line at the margin is a command (the words are in `transcript_language.rs`) or a comment; the indented
 //! lines below it are the answer, unless it is a plain "done", and the events. With
 //! `UPDATE_TRANSCRIPTS=1` the answers are written anew; read the difference before keeping it.
 
-use crate::language::Teller;
+use crate::transcript_language::TranscriptRunner;
 use crate::world::World;
 use std::path::PathBuf;
 
@@ -32,26 +32,26 @@ fn all() -> Vec<(PathBuf, String)> {
 }
 
 /// The story as it goes now, and the cell it leads to.
-fn tell(text: &str) -> Result<(String, World), String> {
-    let mut teller = Teller::default();
-    let mut told = String::new();
+fn run_transcript(text: &str) -> Result<(String, World), String> {
+    let mut teller = TranscriptRunner::default();
+    let mut output = String::new();
     for (number, line) in text.lines().enumerate() {
         if line.starts_with(INDENT) {
             continue;
         }
-        told.push_str(line);
-        told.push('\n');
+        output.push_str(line);
+        output.push('\n');
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
         }
-        let answers = teller.tell(line).map_err(|why| format!("line {}: {why}", number + 1))?;
+        let answers = teller.run_line(line).map_err(|why| format!("line {}: {why}", number + 1))?;
         for answer in answers {
-            told.push_str(INDENT);
-            told.push_str(&answer);
-            told.push('\n');
+            output.push_str(INDENT);
+            output.push_str(&answer);
+            output.push('\n');
         }
     }
-    Ok((told, teller.world))
+    Ok((output, teller.world))
 }
 
 fn first_difference(old: &str, new: &str) -> String {
@@ -68,7 +68,7 @@ fn transcripts_go_as_recorded() {
     let mut failures = Vec::new();
     for (path, text) in all() {
         let name = path.display().to_string();
-        match tell(&text) {
+        match run_transcript(&text) {
             Err(why) => failures.push(format!("{name}: {why}")),
             Ok((told, _)) if told == text => {}
             Ok((told, _)) if update => {
@@ -82,5 +82,5 @@ fn transcripts_go_as_recorded() {
 
 /// The cells all transcripts lead to.
 pub fn worlds() -> impl Iterator<Item = World> {
-    all().into_iter().filter_map(|(_, text)| tell(&text).ok()).map(|(_, world)| world)
+    all().into_iter().filter_map(|(_, text)| run_transcript(&text).ok()).map(|(_, world)| world)
 }

@@ -2,7 +2,7 @@
 
 use crate::components;
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, RequestId, Verdict};
-use cellwright_cell::event::{Event, What};
+use cellwright_cell::event::{Event, EventKind};
 use cellwright_cell::invariant::{check_state, check_step};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
@@ -58,14 +58,16 @@ impl World {
             |kind: &str, value: &dyn Debug| count_name(format!("{kind}.{}", variant(value)));
         for event in events {
             match &event.what {
-                What::Component(event) => count_name(components::name(event.as_component())),
-                What::Task { change, .. } => count("TaskChange", change),
-                What::Job { change, .. } => count("JobChange", change),
-                What::Machine { change, .. } => count("MachineChange", change),
-                What::User { change, .. } => count("UserChange", change),
-                What::Token { change, .. } => count("TokenChange", change),
-                What::Blob { change, .. } => count("BlobChange", change),
-                What::JobRejected { .. } | What::LevelRaised { .. } | What::BoundsChanged => {}
+                EventKind::Component(event) => count_name(components::name(event.as_component())),
+                EventKind::Task { change, .. } => count("TaskChange", change),
+                EventKind::Job { change, .. } => count("JobChange", change),
+                EventKind::Machine { change, .. } => count("MachineChange", change),
+                EventKind::User { change, .. } => count("UserChange", change),
+                EventKind::Token { change, .. } => count("TokenChange", change),
+                EventKind::Blob { change, .. } => count("BlobChange", change),
+                EventKind::JobRejected { .. }
+                | EventKind::LevelRaised { .. }
+                | EventKind::BoundsChanged => {}
             }
         }
         for verdict in verdicts {

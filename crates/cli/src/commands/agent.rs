@@ -2,18 +2,18 @@
 //! foreground.
 
 use super::Success;
-use super::enrol::{Waiting, certified};
+use super::join_request::{PendingJoin, request_certificate};
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::print;
-use crate::reach::Reach;
-use crate::server::{ask, serve};
+use crate::runtime::{block_on, serve};
 use crate::token_input::TokenArgs;
 use cellwright_agent::config::Config;
 use cellwright_agent::identity::Identity;
 use cellwright_agent::listen::Access;
-use cellwright_agent::main_loop::{Agent as Machine, AgentError, Farewell};
+use cellwright_agent::main_loop::{Agent as Machine, AgentError, ShutdownMode};
 use cellwright_agent::shim_program::ShimProgram;
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::{ApiClientConfig, Client};
 use cellwright_api::context::{Context, Contexts};
 use cellwright_cell::name::Name;
 use cellwright_identity::enroll::JoinKind;
@@ -22,7 +22,7 @@ use cellwright_supervise::Supervisor;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-const NEXT: &str = "ask for a token: cell token create --agent MACHINE";
+const ASK_FOR_TOKEN: &str = "ask for a token: cell token create --agent MACHINE";
 
 /// The agent of a machine
 #[derive(Debug, Subcommand)]
@@ -52,30 +52,31 @@ pub struct JoinArgs {
 }
 
 impl Agent {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
-            Agent::Join(args) => args.run(reach),
-            Agent::Start(args) => args.run(reach),
+            Agent::Join(args) => args.run(connection),
+            Agent::Start(args) => args.run(connection),
         }
     }
 }
 
 impl JoinArgs {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::work(error, NEXT);
-        let token = self.token.token(NEXT)?;
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::from_error(error, ASK_FOR_TOKEN);
+        let token = self.token.read_token(ASK_FOR_TOKEN)?;
         if token.kind != JoinKind::Agent {
             return Err(Failure::Usage {
                 message: format!("this token is for {}, not for a machine", token.part()),
-                next: NEXT.into(),
+                next: ASK_FOR_TOKEN.into(),
             });
         }
-        let kept = self.kept(&token.name)?;
-        let is_kept = kept.is_some();
-        let identity = kept.map_or_else(|| self.identity(), Ok)?;
-        let waiting = Waiting::begin(&token, &[], &identity, NEXT)?;
+        let existing_path = self.existing_identity_path(&token.name)?;
+        let keeps_config = existing_path.is_some();
+        let identity = existing_path.map_or_else(|| self.identity_path(), Ok)?;
+        let pending_join = PendingJoin::begin(&token, &[], &identity, ASK_FOR_TOKEN)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let (answer, masters) = ask(certified(&reach.masters, &trust, &waiting.request))?;
+        let (answer, masters) =
+            block_on(request_certificate(&connection.masters, &trust, &pending_join.request))?;
         let mut file = Contexts::default();
         file.put(
             answer.cell.as_str(),
@@ -84,20 +85,20 @@ impl JoinArgs {
                 authority: Some(answer.authority),
                 token: None,
                 certificate: Some(answer.certificate),
-                key: Some(waiting.key()),
+                key: Some(pending_join.key()),
             },
         );
         file.save(&identity).map_err(|error| failed(&error))?;
-        let shown = self.config.display();
-        if !is_kept {
+        let config_path = self.config.display();
+        if !keeps_config {
             std::fs::write(&self.config, Config::template(&token.name, &identity))
-                .map_err(|source| Failure::Write { what: shown.to_string(), source })?;
+                .map_err(|source| Failure::Write { what: config_path.to_string(), source })?;
         }
-        waiting.done()?;
-        let how = if is_kept { "stays" } else { "is" };
+        pending_join.remove_saved_key()?;
+        let verb = if keeps_config { "stays" } else { "is" };
         print(&format!(
-            "machine {} may poll cell {}: its configuration {how} {shown}\n\
-             next: cell agent start --config {shown}\n",
+            "machine {} may poll cell {}: its configuration {verb} {config_path}\n\
+             next: cell agent start --config {config_path}\n",
             token.name, answer.cell,
         ))?;
         Ok(Success::Done)
@@ -105,94 +106,96 @@ impl JoinArgs {
 
     /// Where the configuration that is there already wants the certificate, should it be one of
     /// this machine: one that was removed and comes back keeps what its operator settled.
-    fn kept(&self, name: &Name) -> Result<Option<PathBuf>, Failure> {
+    fn existing_identity_path(&self, name: &Name) -> Result<Option<PathBuf>, Failure> {
         if !self.config.exists() {
             return Ok(None);
         }
-        let shown = self.config.display();
-        let refused = |message: String| Failure::Usage {
+        let config_path = self.config.display();
+        let unusable_config = |message: String| Failure::Usage {
             message,
             next: "mend it, remove it, or write elsewhere with --config".into(),
         };
         let config = Config::load(&self.config).map_err(AgentError::from)?;
         if config.name.as_ref() != Some(name) {
             let found = config.name.map_or("no machine by name".into(), |name| name.to_string());
-            return Err(refused(format!(
-                "{shown} is there already and is for {found}, not {name}"
+            return Err(unusable_config(format!(
+                "{config_path} is there already and is for {found}, not {name}"
             )));
         }
         match config.identity {
             Some(identity) => Ok(Some(identity)),
-            None => Err(refused(format!("{shown} is there already and names no identity"))),
+            None => Err(unusable_config(format!(
+                "{config_path} is there already and names no identity"
+            ))),
         }
     }
 
     /// Where the certificate and key go. Absolute, for the agent may start elsewhere.
-    fn identity(&self) -> Result<PathBuf, Failure> {
-        let beside = self.config.with_extension("identity");
-        std::path::absolute(&beside)
-            .map_err(|source| Failure::Write { what: beside.display().to_string(), source })
+    fn identity_path(&self) -> Result<PathBuf, Failure> {
+        let identity_file = self.config.with_extension("identity");
+        std::path::absolute(&identity_file)
+            .map_err(|source| Failure::Write { what: identity_file.display().to_string(), source })
     }
 }
 
 impl StartArgs {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         serve(async move |mut stop| {
             let config = Config::load(&self.config).map_err(AgentError::from)?;
-            let line = Line::open(&config, reach)?;
-            let mut agent = open(config)?;
-            if let Some(identity) = &line.identity {
+            let link = MasterLink::connect(&config, connection)?;
+            let mut agent = open_agent(config)?;
+            if let Some(identity) = &link.identity {
                 identity.check_name(&agent.machine().name)?;
             }
-            let access = match &line.identity {
-                Some(identity) => identity.access(&line.client)?,
-                None => Access::Open(line.client.masters()),
+            let access = match &link.identity {
+                Some(identity) => identity.access(&link.client)?,
+                None => Access::Open(link.client.masters()),
             };
-            let masters = line.client.masters();
-            if stop.unless_told(agent.listen(access, &masters)).await?.is_none() {
+            let masters = link.client.masters();
+            if stop.run_unless_requested(agent.listen(access, &masters)).await?.is_none() {
                 return Ok(Success::Done);
             }
             let masters = masters.join(", ");
             print(&format!("cell agent of {} polls {masters}\n", agent.machine().name))?;
-            if let Some(identity) = line.identity {
-                let fresh = identity.keep_fresh(line.client.clone());
-                Supervisor::default().essential("the renewal of the certificate", fresh);
+            if let Some(identity) = link.identity {
+                let fresh = identity.keep_fresh(link.client.clone());
+                Supervisor::default().spawn_essential("the renewal of the certificate", fresh);
             }
             let stop = async {
-                stop.told().await;
-                Farewell::LeaveTasks
+                stop.requested().await;
+                ShutdownMode::LeaveTasks
             };
-            agent.run(line.client, stop).await;
+            agent.run(link.client, stop).await;
             Ok(Success::Done)
         })
     }
 }
 
 /// The agent of this machine, with the drivers this program has.
-pub fn open(config: Config) -> Result<Machine, Failure> {
+pub fn open_agent(config: Config) -> Result<Machine, Failure> {
     Ok(Machine::open(config, ShimProgram::installed())?)
 }
 
 /// How the agent reaches its masters: by its certificate, or an open one in the clear.
-struct Line {
+struct MasterLink {
     client: Client,
     identity: Option<Identity>,
 }
 
-impl Line {
-    fn open(config: &Config, reach: &Reach) -> Result<Line, Failure> {
+impl MasterLink {
+    fn connect(config: &Config, connection: &ConnectionArgs) -> Result<MasterLink, Failure> {
         if let Some(path) = &config.identity {
             let identity = Identity::load(path)?;
             let client = identity.client()?;
-            return Ok(Line { client, identity: Some(identity) });
+            return Ok(MasterLink { client, identity: Some(identity) });
         }
-        if reach.masters.is_empty() {
+        if connection.masters.is_empty() {
             return Err(Failure::Usage {
                 message: "the configuration names no identity".into(),
                 next: "cell agent join, or --master HOST:PORT of an open master".into(),
             });
         }
-        let client = Client::new(Settings::new(reach.masters.clone()))?;
-        Ok(Line { client, identity: None })
+        let client = Client::new(ApiClientConfig::new(connection.masters.clone()))?;
+        Ok(MasterLink { client, identity: None })
     }
 }

@@ -2,18 +2,18 @@
 
 use super::Success;
 use super::pack::PackArgs;
-use super::shown::{notes, problems};
-use crate::args::{Usual, not_for};
+use super::sim_report::{render_notes, render_trace_problems};
+use crate::args::{MachineSearch, unsupported_option};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::table::wrapped;
+use crate::output::{Output, print_json, print_prose};
+use crate::table::wrap;
 use crate::{format, progress, style, table};
 use cellwright_sim::experiment::arrivals::{ArrivalOptions, ArrivalResult, arrivals};
 use cellwright_sim::trace::TraceSource;
 use serde::Serialize;
 
 /// The load of the published figures.
-const LOAD: u32 = 1300;
+const PUBLISHED_LOAD_PERMILLE: u32 = 1300;
 
 /// Several pod lists in one answer.
 #[derive(Serialize)]
@@ -27,16 +27,16 @@ pub fn run(args: PackArgs) -> Result<Success, Failure> {
     let results = arrivals(&options, progress.as_ref())?;
     drop(progress);
     match (args.output.output, results.as_slice()) {
-        (Output::Json, [one]) => print_json(one)?,
+        (Output::Json, [single]) => print_json(single)?,
         (Output::Json, all) => print_json(&Workloads { workloads: all })?,
-        (Output::Table, all) => say(&shown(all))?,
+        (Output::Table, all) => print_prose(&render(all))?,
     }
     Ok(Success::Done)
 }
 
 fn options(args: &PackArgs) -> Result<ArrivalOptions, Failure> {
     let trace = &args.trace;
-    let not_here = [
+    let inapplicable = [
         ("--prod-only", trace.prod_only),
         ("--at-time", trace.at_time.is_some()),
         ("--copies", trace.copies > 1),
@@ -45,35 +45,35 @@ fn options(args: &PackArgs) -> Result<ArrivalOptions, Failure> {
         ("--reclaim", trace.reclaim.is_some()),
         ("--explain", args.explain.is_some()),
     ];
-    if let Some((option, _)) = not_here.iter().find(|(_, is_given)| *is_given) {
-        return Err(not_for(option, &trace.trace, "another trace"));
+    if let Some((option, _)) = inapplicable.iter().find(|(_, is_given)| *is_given) {
+        return Err(unsupported_option(option, &trace.trace, "another trace"));
     }
     let TraceSource::Openb(folder) = &trace.trace else {
-        return Err(not_for("arrival", &trace.trace, "openb:DIR"));
+        return Err(unsupported_option("arrival", &trace.trace, "openb:DIR"));
     };
     Ok(ArrivalOptions {
         folder: folder.clone(),
         pods: trace.pods.clone().unwrap_or_else(|| "default".into()),
-        load_permille: args.load.unwrap_or(LOAD),
+        load_permille: args.load.unwrap_or(PUBLISHED_LOAD_PERMILLE),
         seed: args.scheduler.seed,
         seeds: args.seeds.unwrap_or(1),
-        scheduler: args.scheduler.options(args.score.model(), Usual::Sampled),
+        scheduler: args.scheduler.options(args.score.model(), MachineSearch::Sampled),
         threads: usize::from(args.scheduler.threads),
     })
 }
 
-fn shown(results: &[ArrivalResult]) -> String {
+fn render(results: &[ArrivalResult]) -> String {
     let Some(first) = results.first() else { return "no pod list\n".into() };
     let style = style::for_stdout();
     let Some(run) = first.runs.first() else { return "no run\n".into() };
     let summary = format!(
         "{}; pods ask for {:.0} % of the GPUs, one at a time; {}; {}",
-        format::counted(run.machines as u64, "machine"),
+        format::pluralize(run.machines as u64, "machine"),
         first.load * 100.0,
-        format::counted(first.runs.len() as u64, "seed"),
+        format::pluralize(first.runs.len() as u64, "seed"),
         first.techniques.score,
     );
-    let mut out = wrapped("", "", &summary);
+    let mut out = wrap("", "", &summary);
     out.push('\n');
     let percent = |value: f64| format!("{value:.2}");
     let rows: Vec<Vec<String>> = results
@@ -100,8 +100,8 @@ fn shown(results: &[ArrivalResult]) -> String {
     let meaning = "idle/FGD: GPU left unallocated, as a multiple of what the best published \
                    policy (FGD) leaves; below 1 is better";
     out.push('\n');
-    out.push_str(&wrapped("", "", meaning));
-    out.push_str(&problems(&first.trace, style));
-    out.push_str(&notes(&first.notes, style));
+    out.push_str(&wrap("", "", meaning));
+    out.push_str(&render_trace_problems(&first.trace, style));
+    out.push_str(&render_notes(&first.notes, style));
     out
 }

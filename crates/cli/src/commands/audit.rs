@@ -2,13 +2,13 @@
 
 use super::Success;
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Items, Output, aside, print};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{ItemStream, Output, print, print_notice};
+use crate::runtime::block_on;
 use crate::table;
-use cellwright_api::client::PageAt;
+use cellwright_api::client::PageRequest;
 use cellwright_api::types::AuditView;
 use cellwright_cell::time::Time;
 use clap::Args;
@@ -31,7 +31,7 @@ the masters themselves. What happened there all the same: cell events. A cell
 that knows its users: cell master init.";
 
 /// For whoever looks for more than there can be.
-const OPEN: [&str; 3] = [
+const OPEN_CELL_NOTES: [&str; 3] = [
     "this cell is open: whoever has its token is the operator, and no users are told apart",
     "what happened: cell events",
     "a cell with users: cell master init",
@@ -61,47 +61,48 @@ pub struct AuditArgs {
 }
 
 impl AuditArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(self.show(&cell))?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(self.show(&cell))?;
         Ok(Success::Done)
     }
 
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
-        let for_people = self.output.output == Output::Table;
-        let mut items = Items::new(false)?;
-        let (mut reaches, mut found) = (None, false);
-        let mut page = PageAt { limit: Some(1000), after: self.after.clone(), consistent: false };
+        let is_table = self.output.output == Output::Table;
+        let mut items = ItemStream::new(false)?;
+        let (mut oldest, mut any_found) = (None, false);
+        let mut page =
+            PageRequest { limit: Some(1000), after: self.after.clone(), consistent: false };
         loop {
             let part = cell.client.audit(&page).await?.value;
-            reaches = reaches.or(part.items.first().map(|line| line.at));
+            oldest = oldest.or(part.items.first().map(|line| line.at));
             for line in part.items.iter().filter(|line| self.wants(line)) {
-                found = true;
-                match for_people {
-                    true if line.gap_before => print(&format!("{GAP}\n{}", told(line)))?,
-                    true => print(&told(line))?,
+                any_found = true;
+                match is_table {
+                    true if line.gap_before => print(&format!("{GAP}\n{}", format_line(line)))?,
+                    true => print(&format_line(line))?,
                     false => items.add(line)?,
                 }
             }
             match part.next {
                 Some(next) => page.after = Some(next),
-                None if for_people => {
-                    if !found {
-                        aside(&self.nothing(reaches));
+                None if is_table => {
+                    if !any_found {
+                        print_notice(&self.empty_text(oldest));
                     }
                     if cell.open {
-                        OPEN.into_iter().for_each(aside);
+                        OPEN_CELL_NOTES.into_iter().for_each(print_notice);
                     }
                     return Ok(());
                 }
-                None => return items.end(),
+                None => return items.finish(),
             }
         }
     }
 
-    /// `reaches`: when the first of all lines was written that there are to choose from.
-    fn nothing(&self, reaches: Option<Time>) -> String {
-        match (&self.after, reaches) {
+    /// `oldest`: when the first of all lines was written that there are to choose from.
+    fn empty_text(&self, oldest: Option<Time>) -> String {
+        match (&self.after, oldest) {
             (Some(_), _) => "nothing like that came after this cursor".to_owned(),
             (None, Some(at)) => format!(
                 "nothing like that since {}, as far back as this replica's audit reaches",
@@ -121,11 +122,11 @@ impl AuditArgs {
     }
 }
 
-fn told(line: &AuditView) -> String {
+fn format_line(line: &AuditView) -> String {
     let AuditView { at, caller, command, object, verdict, .. } = line;
     let command = command.replace('_', " ");
     let first = format!("{}  ", format::utc(*at));
-    table::line(&first, "    ", &format!("{caller}: {command} {object}: {verdict}"))
+    table::wrap_for_terminal(&first, "    ", &format!("{caller}: {command} {object}: {verdict}"))
 }
 
 #[cfg(test)]
@@ -135,11 +136,14 @@ mod tests {
     #[test]
     fn who_finds_nothing_is_told_how_far_back_was_looked() {
         let output = OutputArgs { output: Output::Table };
-        let mut asked = AuditArgs { caller: None, object: None, after: None, output };
-        let said = asked.nothing(Some(Time(0)));
-        assert!(said.starts_with("nothing like that since 1970-01-01 00:00:00Z, as far"), "{said}");
-        assert!(asked.nothing(None).ends_with("is empty"));
-        asked.after = Some("7".into());
-        assert!(asked.nothing(Some(Time(0))).ends_with("after this cursor"));
+        let mut args = AuditArgs { caller: None, object: None, after: None, output };
+        let message = args.empty_text(Some(Time(0)));
+        assert!(
+            message.starts_with("nothing like that since 1970-01-01 00:00:00Z, as far"),
+            "{message}"
+        );
+        assert!(args.empty_text(None).ends_with("is empty"));
+        args.after = Some("7".into());
+        assert!(args.empty_text(Some(Time(0))).ends_with("after this cursor"));
     }
 }

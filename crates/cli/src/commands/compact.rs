@@ -1,13 +1,13 @@
 //! `cell sim compact`: how few machines would do.
 
 use super::Success;
-use super::shown::{notes, problems};
-use crate::args::{OutputArgs, SchedulerArgs, TraceArgs, Usual};
+use super::sim_report::{render_notes, render_trace_problems};
+use crate::args::{MachineSearch, OutputArgs, SchedulerArgs, TraceArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::table::wrapped;
+use crate::output::{Output, print_json, print_prose};
+use crate::table::wrap;
 use crate::{format, progress, style, table};
-use cellwright_sched::score::packing::Model;
+use cellwright_sched::score::packing::PackingModel;
 use cellwright_sim::experiment::compact::{CompactOptions, CompactResult, compact};
 use cellwright_sim::experiment::load::{read, units_of};
 use cellwright_sim::experiment::scheduler::MODELS;
@@ -100,7 +100,7 @@ impl CompactArgs {
                 trials: self.trials,
                 seed: self.scheduler.seed,
                 pending_permille: self.pending_permille,
-                scheduler: self.scheduler.options(model, Usual::Exact),
+                scheduler: self.scheduler.options(model, MachineSearch::Exact),
                 threads: usize::from(self.scheduler.threads),
             };
             let units = units_of(&load.source);
@@ -112,31 +112,33 @@ impl CompactArgs {
         match (self.output.output, results.as_slice()) {
             (Output::Json, [result]) => print_json(&WithChart { result, svg: &self.svg })?,
             (Output::Json, scores) => print_json(&ByScore { scores, svg: &self.svg })?,
-            (Output::Table, all) => say(&shown(all, &load.source.to_string(), &self.svg))?,
+            (Output::Table, all) => {
+                print_prose(&to_text(all, &load.source.to_string(), &self.svg))?
+            }
         }
         Ok(Success::Done)
     }
 
-    fn models(&self) -> Vec<Model> {
+    fn models(&self) -> Vec<PackingModel> {
         match self.score {
-            Scores::Hybrid => vec![Model::Hybrid],
-            Scores::BestFit => vec![Model::BestFit],
-            Scores::WorstFit => vec![Model::WorstFit],
+            Scores::Hybrid => vec![PackingModel::Hybrid],
+            Scores::BestFit => vec![PackingModel::BestFit],
+            Scores::WorstFit => vec![PackingModel::WorstFit],
             Scores::All => MODELS.iter().map(|(_, model)| *model).collect(),
         }
     }
 }
 
-fn shown(results: &[CompactResult], trace: &str, svg: &Path) -> String {
+fn to_text(results: &[CompactResult], trace: &str, svg: &Path) -> String {
     let Some(first) = results.first() else { return String::new() };
     let style = style::for_stdout();
-    let machines = format::counted(first.machines as u64, "machine");
-    let tasks = format::counted(first.tasks, "task");
+    let machines = format::pluralize(first.machines as u64, "machine");
+    let tasks = format::pluralize(first.tasks, "task");
     let mut out = format!("{} {trace}: {machines}, {tasks}\n", style.strong("cell"));
     out.push_str(&format!(
         "{} {}, {}; tasks that may pend: {}\n\n",
         style.strong("method"),
-        format::counted(first.trials.len() as u64, "trial"),
+        format::pluralize(first.trials.len() as u64, "trial"),
         match first.techniques.randomization {
             None => "all machines looked at",
             Some(_) => "a sample of the machines looked at",
@@ -162,9 +164,9 @@ fn shown(results: &[CompactResult], trace: &str, svg: &Path) -> String {
     let header = ["score", "90th pct", "min", "median", "max", "lower bound", "cells", "time"];
     out.push_str(&table::render(&header, &rows));
     out.push_str(&style.strong("\nlower bound\n"));
-    out.push_str(&wrapped("  ", "  ", first.lower_bound_meaning));
-    out.push_str(&problems(&first.trace, style));
-    out.push_str(&notes(&first.notes, style));
+    out.push_str(&wrap("  ", "  ", first.lower_bound_meaning));
+    out.push_str(&render_trace_problems(&first.trace, style));
+    out.push_str(&render_notes(&first.notes, style));
     out.push_str(&format!("\nchart of the trials: {}\n", svg.display()));
     out
 }

@@ -20,11 +20,11 @@ Examples:
 pub struct CompletionArgs {
     /// Which
     #[arg(value_name = "SHELL", value_enum)]
-    shell: Known,
+    shell: SupportedShell,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Known {
+enum SupportedShell {
     Bash,
     Zsh,
     Fish,
@@ -33,9 +33,9 @@ enum Known {
 impl CompletionArgs {
     pub fn run(self, mut command: Command) -> Result<Success, Failure> {
         let shell = match self.shell {
-            Known::Bash => Shell::Bash,
-            Known::Zsh => Shell::Zsh,
-            Known::Fish => Shell::Fish,
+            SupportedShell::Bash => Shell::Bash,
+            SupportedShell::Zsh => Shell::Zsh,
+            SupportedShell::Fish => Shell::Fish,
         };
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut command, "cell", &mut script);
@@ -60,7 +60,7 @@ impl ManArgs {
         let pages = std::fs::read_dir(&self.folder).map_err(failed)?.count();
         print(&format!(
             "{} in {}\nnext: man -l {}/cell.1\n",
-            crate::format::counted(pages as u64, "page"),
+            crate::format::pluralize(pages as u64, "page"),
             self.folder.display(),
             self.folder.display()
         ))?;

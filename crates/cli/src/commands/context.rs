@@ -2,13 +2,13 @@
 
 use super::Success;
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, aside, print, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::table;
 use cellwright_api::context::{ContextError, Contexts};
-use cellwright_api::dev;
+use cellwright_api::dev_token;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub struct LsArgs {
 
 /// A context without what only its owner may see.
 #[derive(Serialize)]
-struct Listed<'a> {
+struct ContextRow<'a> {
     name: &'a str,
     current: bool,
     masters: &'a [String],
@@ -63,19 +63,19 @@ pub struct AddArgs {
 }
 
 impl Context {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let failed = |error: ContextError| Failure::work(&error, "cell context ls");
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let failed = |error: ContextError| Failure::from_error(&error, "cell context ls");
         if let Context::Header = self {
-            print(&header(&reach.cell()?)?)?;
+            print(&header(&connection.cell()?)?)?;
             return Ok(Success::Done);
         }
-        let (path, mut contexts) = reach.load_contexts()?;
+        let (path, mut contexts) = connection.load_contexts()?;
         match self {
             Context::Ls(args) => {
-                let listed: Vec<Listed<'_>> = contexts
+                let listed: Vec<ContextRow<'_>> = contexts
                     .contexts
                     .iter()
-                    .map(|(name, context)| Listed {
+                    .map(|(name, context)| ContextRow {
                         name,
                         current: contexts.current.as_ref() == Some(name),
                         masters: &context.masters,
@@ -84,30 +84,33 @@ impl Context {
                 match args.output.output {
                     Output::Json => print_json(&listed)?,
                     Output::Table if listed.is_empty() => {
-                        aside("no contexts; next: cell context add FILE");
+                        print_notice("no contexts; next: cell context add FILE");
                     }
-                    Output::Table => say(&list(&listed))?,
+                    Output::Table => print_prose(&render_list(&listed))?,
                 }
             }
             Context::Use(args) => {
                 let name = contexts.pick(Some(&args.name)).map_err(failed)?.0.to_owned();
                 contexts.current = Some(name.clone());
                 contexts.save(&path).map_err(failed)?;
-                say(&format!("context {name} is meant when none is named\nnext: cell status\n"))?;
+                print_prose(&format!(
+                    "context {name} is meant when none is named\nnext: cell status\n"
+                ))?;
             }
             Context::Add(args) => {
                 let names = args.add(&mut contexts)?;
                 contexts.save(&path).map_err(failed)?;
                 for name in names {
-                    say(&format!("context {name} is in {}\n", path.display()))?;
+                    print_prose(&format!("context {name} is in {}\n", path.display()))?;
                 }
             }
             // Needs no file of contexts, and is done already.
             Context::Header => {}
             Context::Refresh => {
-                let name = contexts.pick(reach.context.as_deref()).map_err(failed)?.0.to_owned();
-                let masters = ask(masters(&reach.cell()?))?;
-                say(&format!("context {name}: {}\n", masters.join(" ")))?;
+                let name =
+                    contexts.pick(connection.context.as_deref()).map_err(failed)?.0.to_owned();
+                let masters = block_on(masters(&connection.cell()?))?;
+                print_prose(&format!("context {name}: {}\n", masters.join(" ")))?;
                 if let Some(context) = contexts.contexts.get_mut(&name) {
                     context.masters = masters;
                 }
@@ -123,7 +126,7 @@ impl AddArgs {
     /// may hold the only copy of an administrator's token, so it is not overwritten in passing.
     fn add(&self, contexts: &mut Contexts) -> Result<Vec<String>, Failure> {
         let more = Contexts::load(&self.file)
-            .map_err(|error| Failure::work(&error, "a file as `cell user add` prints it"))?;
+            .map_err(|error| Failure::from_error(&error, "a file as `cell user add` prints it"))?;
         if self.name.is_some() && more.contexts.len() != 1 {
             return Err(Failure::Usage {
                 message: format!("--name is for one context, the file has {}", more.contexts.len()),
@@ -136,8 +139,8 @@ impl AddArgs {
             let token = |of: &cellwright_api::context::Context| {
                 of.token.as_ref().map(|token| token.expose().to_owned())
             };
-            let here = contexts.contexts.get(&name);
-            if here.is_some_and(|here| token(here) != token(&context)) && !self.replace {
+            let existing = contexts.contexts.get(&name);
+            if existing.is_some_and(|here| token(here) != token(&context)) && !self.replace {
                 let file = self.file.display();
                 return Err(Failure::Usage {
                     message: format!("there is a context \"{name}\" already, with another token"),
@@ -151,8 +154,8 @@ impl AddArgs {
     }
 }
 
-fn list(contexts: &[Listed<'_>]) -> String {
-    let row = |context: &Listed<'_>| {
+fn render_list(contexts: &[ContextRow<'_>]) -> String {
+    let row = |context: &ContextRow<'_>| {
         let mark = if context.current { "current" } else { "" };
         vec![context.name.to_owned(), mark.to_owned(), context.masters.join(" ")]
     };
@@ -170,8 +173,8 @@ pub async fn masters(cell: &Cell) -> Result<Vec<String>, Failure> {
 /// Of the context's token, or of the open master's.
 fn header(cell: &Cell) -> Result<String, Failure> {
     let own = cell.context.as_ref().and_then(|context| context.token.clone());
-    let found = own.or_else(|| dev::token_for(&[cell.client.preferred()]));
-    let token = found.ok_or_else(|| Failure::Work {
+    let found = own.or_else(|| dev_token::token_for(&[cell.client.preferred()]));
+    let token = found.ok_or_else(|| Failure::Operation {
         message: "there is no token for this cell here".into(),
         next: "ask as the account that started it, or with a context that has a token".into(),
     })?;

@@ -2,28 +2,28 @@
 //! it lately, as far back as history reaches.
 
 use super::Success;
-use super::events::{Event, lately};
-use super::sql::reach_back;
-use super::status::{JobStatus, Thing, find, shown_cron};
-use super::words::word;
+use super::enum_words::enum_text;
+use super::events::{Event, recent_events};
+use super::sql::history_start_text;
+use super::status::{CellObject, JobStatus, find_object, shown_cron};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print_named, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print_named, print_prose};
+use crate::runtime::block_on;
 use crate::{format, style, table};
 use cellwright_api::types::{CronView, MachineView, SqlQuery, SqlValue, TaskView, UserView};
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::time::Time;
-use cellwright_lang::written;
+use cellwright_lang::to_source;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
 /// Events at the end.
-const SHOWN: u32 = 15;
+const MAX_EVENTS: u32 = 15;
 /// Tasks of a range whose events are asked for.
-const MOST_TASKS: usize = 50;
+const MAX_TASKS: usize = 50;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,9 +50,9 @@ pub struct DescribeArgs {
 }
 
 #[derive(Serialize)]
-struct Described {
+struct Description {
     #[serde(flatten)]
-    thing: Thing,
+    object: CellObject,
     /// What happened to it lately, oldest first.
     events: Vec<Event>,
     /// How far back history reaches.
@@ -74,16 +74,16 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl DescribeArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        let described = ask(async {
-            let thing = find(&cell, &self.what).await?;
-            let heard = heard(&cell, &thing).await;
-            Ok(Described::new(thing, heard))
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let described = block_on(async {
+            let object = find_object(&cell, &self.what).await?;
+            let fetched = fetch_events(&cell, &object).await;
+            Ok(Description::new(object, fetched))
         })?;
         match self.output.output {
-            Output::Json => print_named(&described, &described.thing.names())?,
-            Output::Table => say(&shown(&described))?,
+            Output::Json => print_named(&described, &described.object.names())?,
+            Output::Table => print_prose(&render(&described))?,
         }
         Ok(Success::Done)
     }
@@ -91,57 +91,62 @@ impl DescribeArgs {
 
 /// What history says of a thing.
 #[derive(Default)]
-struct Past {
+struct RecentEvents {
     events: Vec<Event>,
     since: Option<Time>,
     of_namesakes: bool,
 }
 
-async fn heard(cell: &Cell, thing: &Thing) -> Result<Past, Failure> {
-    let About { condition, args, since } = about(thing);
-    let Some(begun) = since else {
-        let (events, since) = lately(cell, &condition, args, SHOWN).await?;
-        return Ok(Past { events, since, of_namesakes: false });
+async fn fetch_events(cell: &Cell, object: &CellObject) -> Result<RecentEvents, Failure> {
+    let EventFilter { condition, args, since } = event_filter(object);
+    let Some(submitted_at) = since else {
+        let (events, since) = recent_events(cell, &condition, args, MAX_EVENTS).await?;
+        return Ok(RecentEvents { events, since, of_namesakes: false });
     };
-    let begun = SqlValue::Integer(i64::try_from(begun.0).unwrap_or(i64::MAX));
-    let others = namesakes(&args, begun.clone());
-    let args = [args, vec![begun]].concat();
-    let (events, since) = lately(cell, &format!("{condition} and {OWN}"), args, SHOWN).await?;
+    let submitted_at = SqlValue::Integer(i64::try_from(submitted_at.0).unwrap_or(i64::MAX));
+    let namesake_events = namesake_query(&args, submitted_at.clone());
+    let args = [args, vec![submitted_at]].concat();
+    let (events, since) =
+        recent_events(cell, &format!("{condition} and {OWN_EVENTS}"), args, MAX_EVENTS).await?;
     // A day that cannot be read, or too many of them, are no reason to keep back what was heard.
-    let others = cell.client.sql(&others).await;
-    Ok(Past { events, since, of_namesakes: others.is_ok_and(|found| !found.value.rows.is_empty()) })
+    let namesake_events = cell.client.sql(&namesake_events).await;
+    Ok(RecentEvents {
+        events,
+        since,
+        of_namesakes: namesake_events.is_ok_and(|found| !found.value.rows.is_empty()),
+    })
 }
 
 /// Asks for one event of an earlier job of the same name; one that was refused never was a job.
 /// Only the events of jobs are looked through: they are few, and archives have no index.
-fn namesakes(args: &[SqlValue], begun: SqlValue) -> SqlQuery {
+fn namesake_query(args: &[SqlValue], submitted_at: SqlValue) -> SqlQuery {
     // User and job come first, whatever of the job it is about.
     let name = args.iter().take(2).cloned();
     SqlQuery {
         query: "select 1 from job_events \
                 where user = ? and job = ? and time < ? and event <> 'rejected' limit 1"
             .to_owned(),
-        args: name.chain([begun]).collect(),
+        args: name.chain([submitted_at]).collect(),
         limit: Some(1),
     }
 }
 
 /// What happened to a job itself, and not to an earlier one of its name. One that is there to be
 /// described has not been forgotten, so whatever was, was another.
-const OWN: &str = "event <> 'purged' and time >= ?";
+const OWN_EVENTS: &str = "event <> 'purged' and time >= ?";
 
-impl Described {
-    fn new(thing: Thing, heard: Result<Past, Failure>) -> Described {
-        let events_of_first = match &thing {
-            Thing::Task(status) if status.tasks.len() > MOST_TASKS => Some(MOST_TASKS),
+impl Description {
+    fn new(object: CellObject, fetched: Result<RecentEvents, Failure>) -> Description {
+        let events_of_first = match &object {
+            CellObject::Task(status) if status.tasks.len() > MAX_TASKS => Some(MAX_TASKS),
             _ => None,
         };
-        let (past, events_missing) = match heard {
+        let (past, events_missing) = match fetched {
             Ok(past) => (past, None),
-            Err(failure) => (Past::default(), Some(failure.to_string())),
+            Err(failure) => (RecentEvents::default(), Some(failure.to_string())),
         };
-        Described {
-            thing,
+        Description {
+            object,
             events: past.events,
             events_since: past.since,
             events_missing,
@@ -151,13 +156,13 @@ impl Described {
     }
 
     /// What happened to it, or why nobody says.
-    fn past(&self) -> String {
+    fn render_events(&self) -> String {
         if let Some(why) = &self.events_missing {
             return format!("\nevents: {why}\n");
         }
         let mut out = format!("\n{}\n", style::for_stdout().strong("recent events"));
         for event in &self.events {
-            out.push_str(&table::wrapped(
+            out.push_str(&table::wrap(
                 &format!("{}  ", format::utc(event.time())),
                 "                      ",
                 &event.text(),
@@ -165,10 +170,10 @@ impl Described {
         }
         let none = if self.events.is_empty() { "none among the " } else { "" };
         let some = self.events_of_first.map(|n| format!(", of the first {n} of these tasks"));
-        let since = reach_back(self.events_since);
+        let since = history_start_text(self.events_since);
         out.push_str(&format!("{none}{since}{}\n", some.unwrap_or_default()));
-        match (&self.thing, self.events_of_namesakes) {
-            (Thing::Job(job) | Thing::AllocSet(job) | Thing::Task(job), true) => {
+        match (&self.object, self.events_of_namesakes) {
+            (CellObject::Job(job) | CellObject::AllocSet(job) | CellObject::Task(job), true) => {
                 out.push_str(&format!(
                     "earlier jobs had this name; with theirs: cell events --job {}\n",
                     job.job_name()
@@ -181,102 +186,112 @@ impl Described {
 }
 
 /// What its events have in common, as history is asked for them.
-struct About {
+struct EventFilter {
     condition: String,
     args: Vec<SqlValue>,
     /// When it came to be, where an earlier one may have had its name.
     since: Option<Time>,
 }
 
-fn about(thing: &Thing) -> About {
+fn event_filter(object: &CellObject) -> EventFilter {
     let text = |text: &dyn ToString| SqlValue::Text(text.to_string());
-    let of_kind = |kind: &str, name: &dyn ToString| About {
+    let of_kind = |kind: &str, name: &dyn ToString| EventFilter {
         condition: "kind = ? and object = ?".to_owned(),
         args: vec![text(&kind), text(name)],
         since: None,
     };
-    match thing {
-        Thing::Job(JobStatus { job, .. }) | Thing::AllocSet(JobStatus { job, .. }) => About {
-            condition: "user = ? and job = ?".to_owned(),
-            args: vec![text(&job.user), text(&job.name)],
-            since: Some(job.submitted_at),
-        },
-        Thing::Task(JobStatus { job, tasks, .. }) => {
-            let places = vec!["?"; tasks.len().min(MOST_TASKS)].join(", ");
+    match object {
+        CellObject::Job(JobStatus { job, .. }) | CellObject::AllocSet(JobStatus { job, .. }) => {
+            EventFilter {
+                condition: "user = ? and job = ?".to_owned(),
+                args: vec![text(&job.user), text(&job.name)],
+                since: Some(job.submitted_at),
+            }
+        }
+        CellObject::Task(JobStatus { job, tasks, .. }) => {
+            let placeholders = vec!["?"; tasks.len().min(MAX_TASKS)].join(", ");
             let own = [text(&job.user), text(&job.name)].into_iter();
-            let named = tasks.iter().take(MOST_TASKS).map(|task| text(&task.name));
-            About {
-                condition: format!("user = ? and job = ? and object in ({places})"),
+            let named = tasks.iter().take(MAX_TASKS).map(|task| text(&task.name));
+            EventFilter {
+                condition: format!("user = ? and job = ? and object in ({placeholders})"),
                 args: own.chain(named).collect(),
                 since: Some(job.submitted_at),
             }
         }
-        Thing::Machine { machine } => of_kind("machine", &machine.name),
-        Thing::User { user } => of_kind("user", &user.name),
-        Thing::Cron { cron } => of_kind("cron", &format!("{}/{}", cron.user, cron.name)),
+        CellObject::Machine { machine } => of_kind("machine", &machine.name),
+        CellObject::User { user } => of_kind("user", &user.name),
+        CellObject::Cron { cron } => of_kind("cron", &format!("{}/{}", cron.user, cron.name)),
     }
 }
 
-fn shown(described: &Described) -> String {
+fn render(described: &Description) -> String {
     let style = style::for_stdout();
     let mut out = String::new();
-    match &described.thing {
-        Thing::Job(status) | Thing::AllocSet(status) | Thing::Task(status) => {
+    match &described.object {
+        CellObject::Job(status) | CellObject::AllocSet(status) | CellObject::Task(status) => {
             out.push_str(&super::status::shown_job(status, crate::clock::now()));
-            if let (Thing::Task(_), [task]) = (&described.thing, &status.tasks[..]) {
-                out.push_str(&format!("\n{}\n{}", style.strong("task"), fields(task, &TASK)));
-                out.push_str(&last_end(task));
+            if let (CellObject::Task(_), [task]) = (&described.object, &status.tasks[..]) {
+                out.push_str(&format!(
+                    "\n{}\n{}",
+                    style.strong("task"),
+                    render_fields(task, &TASK_FIELDS)
+                ));
+                out.push_str(&render_last_end(task));
             }
             out.push_str(&format!(
                 "\n{}\n{}{}",
                 style.strong("spec"),
-                outlined(status.job.redacted),
-                yaml(&written::job(&status.job.spec))
+                redaction_note(status.job.redacted),
+                render_yaml(&to_source::job(&status.job.spec))
             ));
         }
-        Thing::Machine { machine } => {
-            out.push_str(&super::machine::shown(machine));
-            out.push_str(&format!("\n{}\n{}", style.strong("spec"), yaml(&machine_spec(machine))));
+        CellObject::Machine { machine } => {
+            out.push_str(&super::machine::render(machine));
+            out.push_str(&format!(
+                "\n{}\n{}",
+                style.strong("spec"),
+                render_yaml(&machine_spec(machine))
+            ));
         }
-        Thing::User { user } => out.push_str(&yaml(&written_user(user))),
-        Thing::Cron { cron } => {
+        CellObject::User { user } => out.push_str(&render_yaml(&user_value(user))),
+        CellObject::Cron { cron } => {
             out.push_str(&shown_cron(cron, crate::clock::now()));
             out.push_str(&format!(
                 "\n{}\n{}{}",
                 style.strong("spec"),
-                outlined(cron.redacted),
-                yaml(&cron_spec(cron))
+                redaction_note(cron.redacted),
+                render_yaml(&cron_spec(cron))
             ));
         }
     }
-    out.push_str(&described.past());
+    out.push_str(&described.render_events());
     out
 }
 
 /// Says that something is left out below, so that nobody takes it for a job without a program.
-fn outlined(redacted: bool) -> &'static str {
+fn redaction_note(redacted: bool) -> &'static str {
     if redacted { "# what it runs is for its owner and users with read_specs\n" } else { "" }
 }
 
 fn machine_spec(machine: &MachineView) -> Value {
     let mut spec = serde_json::to_value(&machine.spec).unwrap_or_default();
-    amounts(&mut spec["capacity"]);
+    format_amounts(&mut spec["capacity"]);
     spec
 }
 
 /// The schedule, and the job as its own file would have it.
 fn cron_spec(cron: &CronView) -> Value {
-    let mut spec = serde_json::to_value(cron.spec.shown()).unwrap_or_default();
-    spec["job"] = written::job(&cron.spec.job);
+    let mut spec = serde_json::to_value(cron.spec.redacted()).unwrap_or_default();
+    spec["job"] = to_source::job(&cron.spec.job);
     spec
 }
 
-fn written_user(user: &UserView) -> Value {
+fn user_value(user: &UserView) -> Value {
     let mut value = serde_json::to_value(user).unwrap_or_default();
     for (row, view) in value["quota"].as_array_mut().into_iter().flatten().zip(&user.quota) {
-        amounts(&mut row["charged"]);
+        format_amounts(&mut row["charged"]);
         let Some(quota) = view.quota else { continue };
-        amounts(&mut row["quota"]["amount"]);
+        format_amounts(&mut row["quota"]["amount"]);
         let end = |time: Time, open: Time| match time == open {
             true => Value::Null,
             false => format::utc(time).into(),
@@ -288,19 +303,19 @@ fn written_user(user: &UserView) -> Value {
 }
 
 /// Resources as a job's limits are written.
-fn amounts(value: &mut Value) {
+fn format_amounts(value: &mut Value) {
     let Some(fields) = value.as_object_mut() else { return };
     for (name, amount) in fields {
         *amount = match amount.as_u64() {
             // Nobody counts up to there.
             Some(MAX_TOTAL..) => "unbounded".into(),
-            _ => written::field(&format!("task.limits.{name}"), amount),
+            _ => to_source::field(&format!("task.limits.{name}"), amount),
         };
     }
 }
 
 /// What is told of a task beyond its line.
-const TASK: [&str; 9] = [
+const TASK_FIELDS: [&str; 9] = [
     "name",
     "health",
     "version",
@@ -312,56 +327,59 @@ const TASK: [&str; 9] = [
     "waits_for",
 ];
 
-fn fields(task: &TaskView, names: &[&str]) -> String {
+fn render_fields(task: &TaskView, names: &[&str]) -> String {
     let Ok(Value::Object(all)) = serde_json::to_value(task) else { return String::new() };
     let some = all.into_iter().filter(|(name, value)| {
         let is_nothing = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
         names.contains(&name.as_str()) && !is_nothing
     });
     let written = some.map(|(name, value)| match name.as_str() {
-        "limits" | "reservation" => (name, written::field("task.limits", &value)),
-        "health" => (name, word(&task.health).into()),
+        "limits" | "reservation" => (name, to_source::field("task.limits", &value)),
+        "health" => (name, enum_text(&task.health).into()),
         _ => (name, value),
     });
-    yaml(&Value::Object(written.collect()))
+    render_yaml(&Value::Object(written.collect()))
 }
 
-fn last_end(task: &TaskView) -> String {
+fn render_last_end(task: &TaskView) -> String {
     let Some(end) = &task.last_end else { return String::new() };
-    let notice = end.notice.map(|notice| format!("  {}\n", notice.words())).unwrap_or_default();
+    let notice = end.notice.map(|notice| format!("  {}\n", notice.describe())).unwrap_or_default();
     let ended = format!("attempt {} on {} ended ", end.attempt, end.machine);
-    let how = format!("{}: {} ({})", format::utc(end.at), end.text, word(&end.code));
-    format!("{}{notice}", crate::table::wrapped(&ended, "  ", &how))
+    let how = format!("{}: {} ({})", format::utc(end.at), end.text, enum_text(&end.code));
+    format!("{}{notice}", crate::table::wrap(&ended, "  ", &how))
 }
 
-fn yaml(value: &impl Serialize) -> String {
+fn render_yaml(value: &impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
-    crate::output::yaml(&lean(value)).lines().map(|line| fold(&format!("  {line}"))).collect()
+    crate::output::yaml(&without_empty(value))
+        .lines()
+        .map(|line| wrap_yaml_line(&format!("  {line}")))
+        .collect()
 }
 
 /// A line that is too wide for a terminal goes on further in: to YAML a line break inside a text is
 /// a space.
-fn fold(line: &str) -> String {
+fn wrap_yaml_line(line: &str) -> String {
     let text = line.trim_start();
     let inset = &line[..line.len() - text.len()];
     match text.contains("  ") || text.ends_with(' ') {
         true => format!("{line}\n"),
-        false => table::line(inset, &format!("{inset}    "), text),
+        false => table::wrap_for_terminal(inset, &format!("{inset}    "), text),
     }
 }
 
 /// Without what is empty or left out: it says nothing.
-fn lean(value: Value) -> Value {
+fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(all) => {
-            let all = all.into_iter().map(|(name, value)| (name, lean(value)));
-            let says = |value: &Value| match value {
+            let all = all.into_iter().map(|(name, value)| (name, without_empty(value)));
+            let is_present = |value: &Value| match value {
                 Value::Null => false,
                 Value::Array(items) => !items.is_empty(),
                 Value::Object(fields) => !fields.is_empty(),
                 _ => true,
             };
-            Value::Object(all.filter(|(_, value)| says(value)).collect())
+            Value::Object(all.filter(|(_, value)| is_present(value)).collect())
         }
         other => other,
     }
@@ -376,7 +394,7 @@ mod tests {
     fn namesakes_are_looked_for_among_the_few_events_of_jobs_before() {
         let text = |text: &str| SqlValue::Text(text.to_owned());
         let of_task = [text("dev"), text("hello"), text("dev/hello/0")];
-        let SqlQuery { query, args, limit } = namesakes(&of_task, SqlValue::Integer(7));
+        let SqlQuery { query, args, limit } = namesake_query(&of_task, SqlValue::Integer(7));
         assert!(query.contains("from job_events where") && query.contains("time < ?"), "{query}");
         assert_eq!(args, [text("dev"), text("hello"), SqlValue::Integer(7)]);
         assert_eq!(limit, Some(1));
@@ -395,11 +413,12 @@ mod tests {
             "last_slot": 1_794_829_439_000_u64, "next_slot": 1_794_829_440_000_u64,
         });
         let cron = serde_json::from_value(cron).unwrap();
-        let told = shown(&Described::new(Thing::Cron { cron }, Ok(Past::default())));
+        let text =
+            render(&Description::new(CellObject::Cron { cron }, Ok(RecentEvents::default())));
         for part in ["\"10s\"", "\"32MiB\"", "\"0.25\"", "never ran yet", "at 2026-11-16"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(text.contains(part), "{part}: {text}");
         }
-        assert!(!told.contains("last_slot") && !told.contains("1794829"), "{told}");
+        assert!(!text.contains("last_slot") && !text.contains("1794829"), "{text}");
     }
 
     #[test]
@@ -415,7 +434,7 @@ mod tests {
                 },
             }],
         });
-        let value = written_user(&serde_json::from_value(user).unwrap());
+        let value = user_value(&serde_json::from_value(user).unwrap());
         let row = &value["quota"][0];
         assert_eq!(
             (&row["charged"]["cpu"], &row["charged"]["ram"]),

@@ -5,33 +5,33 @@
 //! Stopped by hand, it stops its tasks: nobody wants them left behind after trying things out.
 //! Killed, it leaves them, and finds them again at the next start, as any agent does.
 
-use super::dev_ports::Block;
-use super::dev_ready::{grant_production, until_up};
-use super::fleet::{FleetArgs, Papers};
-use super::parse::{some_cores, some_size};
+use super::dev_ports::PortBlock;
+use super::dev_ready::{grant_production, wait_until_up};
+use super::parse::{nonzero_cores, nonzero_size};
 use super::scheduler::{SchedulerArgs, run_scheduler};
+use super::simulated_agents::{AgentCredentials, SimulatedAgentsArgs};
 use super::virtual_args::VirtualArgs;
-use super::{Success, agent, pages};
+use super::{Success, agent, pagination};
 use crate::failure::Failure;
 use crate::output::print;
-use crate::server::{Stop, serve};
-use crate::table::wrapped;
-use cellwright_agent::config::{Config as AgentConfig, DriverChoice, LentVolume};
+use crate::runtime::{ShutdownSignal, serve};
+use crate::table::wrap;
+use cellwright_agent::config::{Config as AgentConfig, DriverChoice, HostVolume};
 use cellwright_agent::listen::Access as Dialled;
 use cellwright_agent::machine::CONTAINERS_OFF;
-use cellwright_agent::main_loop::{Agent, AgentError, Farewell};
-use cellwright_api::client::{Change, Client, Settings};
+use cellwright_agent::main_loop::{Agent, AgentError, ShutdownMode};
+use cellwright_api::client::{ApiClientConfig, ChangeOptions, Client};
 use cellwright_api::types::Changed;
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::machine::MachineSpec;
 use cellwright_cell::name::Name;
 use cellwright_gateway::config::Config;
-use cellwright_gateway::serve::{Access, Running, ServeError, run_master};
-use cellwright_identity::private::private_folder;
-use cellwright_sim::fleet::Fleet;
+use cellwright_gateway::serve::{AccessMode, RunningMaster, ServeError, run_master};
+use cellwright_identity::private_files::ensure_private_dir;
+use cellwright_sim::simulated_agents::SimulatedAgents;
 use cellwright_store::Role;
-use cellwright_supervise::{Supervisor, end_process};
+use cellwright_supervise::{Supervisor, exit_unless_stopping};
 use clap::{Args, ValueEnum};
 use hyper::Method;
 use std::io;
@@ -65,15 +65,15 @@ pub struct DevArgs {
 
     /// A folder of this machine that tasks in containers may borrow as a volume, :ro after it for
     /// reading alone; repeat it for several
-    #[arg(long, value_name = "PATH[:ro]", value_parser = lent, conflicts_with = "machines")]
-    lend: Vec<LentVolume>,
+    #[arg(long, value_name = "PATH[:ro]", value_parser = parse_host_volume, conflicts_with = "machines")]
+    lend: Vec<HostVolume>,
 
     /// Cores of each virtual machine
-    #[arg(long, value_name = "CORES", default_value = "4", value_parser = some_cores)]
+    #[arg(long, value_name = "CORES", default_value = "4", value_parser = nonzero_cores)]
     cpu: u64,
 
     /// Memory of each virtual machine
-    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = some_size)]
+    #[arg(long, value_name = "SIZE", default_value = "16GiB", value_parser = nonzero_size)]
     ram: u64,
 
     #[command(flatten)]
@@ -88,15 +88,15 @@ enum Driver {
 }
 
 /// The cell, and its one replica.
-const DEV: &str = "dev";
+const DEV_NAME: &str = "dev";
 /// What this machine is called.
-const LOCAL: &str = "local";
+const LOCAL_MACHINE: &str = "local";
 /// The configuration of this machine's agent.
-const AGENT: &str = "name = \"local\"";
+const AGENT_CONFIG: &str = "name = \"local\"";
 
 /// `/srv/data` or `/srv/models:ro`. One that is not there is refused: whoever types it wrong would
 /// wait for a task that waits for it.
-fn lent(text: &str) -> Result<LentVolume, String> {
+fn parse_host_volume(text: &str) -> Result<HostVolume, String> {
     let (path, writable) = match text.strip_suffix(":ro") {
         Some(path) => (path, false),
         None => (text.strip_suffix(":rw").unwrap_or(text), true),
@@ -104,28 +104,29 @@ fn lent(text: &str) -> Result<LentVolume, String> {
     let path = std::path::absolute(path).map_err(|error| error.to_string())?;
     match path.is_dir() {
         // Without a slash at its end, as jobs spell it.
-        true => Ok(LentVolume { path: path.components().collect(), writable }),
+        true => Ok(HostVolume { path: path.components().collect(), writable }),
         false => Err("no such folder; allowed: one that is there, or one with :ro after it".into()),
     }
 }
 
 /// What whoever lends folders is told where there are no containers to lend them to; without it,
 /// tasks with volumes would wait and nobody would know why.
-fn not_lent(lend: &[LentVolume], machine: &MachineSpec) -> String {
-    let why = machine.attributes.iter().find(|(name, _)| name.as_str() == CONTAINERS_OFF);
-    let Some((_, AttributeValue::Text(why))) = why.filter(|_| !lend.is_empty()) else {
+fn host_volume_warning(host_volumes: &[HostVolume], machine: &MachineSpec) -> String {
+    let reason = machine.attributes.iter().find(|(name, _)| name.as_str() == CONTAINERS_OFF);
+    let Some((_, AttributeValue::Text(reason))) = reason.filter(|_| !host_volumes.is_empty())
+    else {
         return String::new();
     };
-    let nothing = "--lend lends nothing, and tasks with volumes wait: no containers here";
-    wrapped("", "  ", &format!("{nothing} ({why})"))
+    let no_volumes = "--lend lends nothing, and tasks with volumes wait: no containers here";
+    wrap("", "  ", &format!("{no_volumes} ({reason})"))
 }
 
 /// Whoever tries things out has no replica to stop and no configuration file to correct.
-fn not_started(error: ServeError) -> Failure {
+fn start_failure(error: ServeError) -> Failure {
     match &error {
         ServeError::Disk(why) if why.kind() == io::ErrorKind::WouldBlock => {
             let next = "stop the other cell dev, or give this one another --data-dir";
-            Failure::work(&error, next)
+            Failure::from_error(&error, next)
         }
         _ => error.into(),
     }
@@ -133,13 +134,13 @@ fn not_started(error: ServeError) -> Failure {
 
 /// The machines of the cell.
 enum Machines {
-    Virtual(Fleet),
+    Virtual(SimulatedAgents),
     Real {
         stop: oneshot::Sender<()>,
         done: JoinHandle<()>,
         /// What is to be said of it before it is used, if anything.
         warning: String,
-        _ports: Block,
+        _ports: PortBlock,
     },
 }
 
@@ -152,9 +153,9 @@ impl Machines {
     }
 
     /// Tasks get their notice. Whoever does not want to wait asks again, and leaves them running.
-    async fn stop(self, again: &mut Stop) {
+    async fn stop(self, again: &mut ShutdownSignal) {
         let (stop, done) = match self {
-            Machines::Virtual(fleet) => return drop(fleet),
+            Machines::Virtual(agents) => return drop(agents),
             Machines::Real { stop, done, .. } => (stop, done),
         };
         drop(stop);
@@ -162,17 +163,17 @@ impl Machines {
         tokio::select! {
             // The agent's own end, good or bad, is an end.
             _ = done => {}
-            () = again.told() => {}
+            () = again.requested() => {}
         }
     }
 }
 
 impl DevArgs {
     /// A master and a scheduler without machines.
-    pub fn bare(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
+    pub fn without_machines(data_dir: PathBuf, listen: SocketAddr) -> DevArgs {
         let driver = Driver::Auto;
         let (dns, machines, lend) = (None, Some(0), Vec::new());
-        let (cpu, ram, virtual_args) = (4000, 16 << 30, VirtualArgs::plain());
+        let (cpu, ram, virtual_args) = (4000, 16 << 30, VirtualArgs::with_defaults());
         DevArgs { data_dir, listen, dns, machines, driver, lend, cpu, ram, virtual_args }
     }
 
@@ -185,14 +186,14 @@ impl DevArgs {
         }
         serve(async move |stop| {
             let config = self.config()?;
-            self.cell(config, stop).await
+            self.run_cell(config, stop).await
         })
     }
 
     fn config(&self) -> Result<Config, Failure> {
         let given = [
-            ("cell", DEV.to_owned()),
-            ("name", DEV.to_owned()),
+            ("cell", DEV_NAME.to_owned()),
+            ("name", DEV_NAME.to_owned()),
             ("data_dir", self.data_dir.display().to_string()),
             ("listen", self.listen.to_string()),
             ("advertise", "127.0.0.1:7070".to_owned()),
@@ -205,16 +206,18 @@ impl DevArgs {
         Ok(Config { advertise: self.listen.to_string(), dns_listen: self.dns, ..config })
     }
 
-    async fn cell(self, config: Config, mut stop: Stop) -> Result<Success, Failure> {
-        let starting = run_master(config, Access::Open, None);
-        let Some(running) = stop.unless_told(starting).await.map_err(not_started)? else {
+    async fn run_cell(self, config: Config, mut stop: ShutdownSignal) -> Result<Success, Failure> {
+        let starting = run_master(config, AccessMode::Dev, None);
+        let Some(running) = stop.run_unless_requested(starting).await.map_err(start_failure)?
+        else {
             return Ok(Success::Done);
         };
         // Whenever it is told to stop, what it has begun by then is stopped in order.
         let mut machines = None;
-        let begun = stop.unless_told(self.begin(&running, &mut machines)).await?;
-        if begun.is_some() {
-            stop.told().await;
+        let parts_started =
+            stop.run_unless_requested(self.start_parts(&running, &mut machines)).await?;
+        if parts_started.is_some() {
+            stop.requested().await;
         }
         if let Some(machines) = machines {
             machines.stop(&mut stop).await;
@@ -224,36 +227,38 @@ impl DevArgs {
     }
 
     /// What is beside the master; done when the next commands work at once.
-    async fn begin(
+    async fn start_parts(
         &self,
-        running: &Running,
+        running: &RunningMaster,
         machines: &mut Option<Machines>,
     ) -> Result<(), Failure> {
-        let (name, address) = (Name::new(DEV), running.address().to_string());
-        let name = name.map_err(|bad| Failure::work(&bad, "report it"))?;
+        let (name, address) = (Name::new(DEV_NAME), running.address().to_string());
+        let name = name.map_err(|bad| Failure::from_error(&bad, "report it"))?;
         let mut status = running.handle().replica().watch();
         drop(status.wait_for(|status| status.role == Role::Leader).await);
-        let client = Client::new(Settings::new(vec![address.clone()]))?;
+        let client = Client::new(ApiClientConfig::new(vec![address.clone()]))?;
         let scheduler = run_scheduler(SchedulerArgs::in_process(name), client.clone());
         // Nothing but a failure ends it.
-        Supervisor::default().errand("the scheduler", async {
+        Supervisor::default().spawn_finite("the scheduler", async {
             match scheduler.await {
-                Ok(()) => end_process("the scheduler ended"),
-                Err(failure) => end_process(&format!("the scheduler cannot work: {failure}")),
+                Ok(()) => exit_unless_stopping("the scheduler ended"),
+                Err(failure) => {
+                    exit_unless_stopping(&format!("the scheduler cannot work: {failure}"))
+                }
             }
         });
         self.reconcile(&client).await?;
         let machines = machines.insert(self.machines(&client, &address).await?);
-        let wanted = self.machines.map_or(1, |number| number as usize);
-        until_up(running.handle(), wanted).await;
+        let machine_count = self.machines.map_or(1, |number| number as usize);
+        wait_until_up(running.handle(), machine_count).await;
         grant_production(&client, running.handle()).await?;
         print(&self.welcome(running, &address, machines.warning()))
     }
 
     /// Which machines of the folder this start serves.
-    fn serves(&self, name: &str) -> bool {
+    fn is_served(&self, name: &str) -> bool {
         match self.machines {
-            None => name == LOCAL,
+            None => name == LOCAL_MACHINE,
             Some(number) => {
                 let at = name.strip_prefix("dev-").and_then(|at| at.parse::<u32>().ok());
                 at.is_some_and(|at| at < number && name == format!("dev-{at}"))
@@ -268,25 +273,27 @@ impl DevArgs {
         if self.machines == Some(0) {
             return Ok(());
         }
-        let machines = pages::all(async |page| Ok(client.machines(page).await?.value)).await?;
+        let machines =
+            pagination::fetch_all(async |page| Ok(client.machines(page).await?.value)).await?;
         let mut gone = 0;
-        for machine in machines.iter().filter(|machine| !self.serves(machine.name.as_str())) {
+        for machine in machines.iter().filter(|machine| !self.is_served(machine.name.as_str())) {
             // Nobody runs what is on it any more.
-            client.remove_machine(&machine.name, true, &Change::default()).await?;
+            client.remove_machine(&machine.name, true, &ChangeOptions::default()).await?;
             gone += 1;
         }
         if gone > 0 {
-            let gone = crate::format::counted(gone, "machine");
+            let gone = crate::format::pluralize(gone, "machine");
             crate::output::note!("{gone} of an earlier start with other --machines left the cell");
         }
-        let tokens = pages::all(async |page| Ok(client.tokens(page).await?.value)).await?;
+        let tokens =
+            pagination::fetch_all(async |page| Ok(client.tokens(page).await?.value)).await?;
         for token in tokens {
             let TokenKind::Dismissed { part: PartKind::Agent, name } = &token.kind else {
                 continue;
             };
-            if self.serves(name.as_str()) {
+            if self.is_served(name.as_str()) {
                 let path = format!("/v1/tokens/{}", token.id);
-                let (none, change) = (None::<&()>, Change::default());
+                let (none, change) = (None::<&()>, ChangeOptions::default());
                 let _: Changed = client.change(Method::DELETE, &path, none, &change).await?.value;
             }
         }
@@ -296,36 +303,40 @@ impl DevArgs {
     async fn machines(&self, client: &Client, address: &str) -> Result<Machines, Failure> {
         let masters = vec![address.to_owned()];
         if let Some(number) = self.machines {
-            let fleet =
-                FleetArgs::plain("dev", number, (self.cpu, self.ram), self.virtual_args.clone());
-            return Ok(Machines::Virtual(fleet.start(masters, &Papers::None)?));
+            let agents = SimulatedAgentsArgs::with_defaults(
+                "dev",
+                number,
+                (self.cpu, self.ram),
+                self.virtual_args.clone(),
+            );
+            return Ok(Machines::Virtual(agents.start(masters, &AgentCredentials::None)?));
         }
         let (mut agent, ports) = self.agent()?;
         agent.listen(Dialled::Open(masters.clone()), &masters).await?;
-        let warning = not_lent(&self.lend, agent.machine());
+        let warning = host_volume_warning(&self.lend, agent.machine());
         let (stop, stopped) = oneshot::channel();
-        let farewell = async {
+        let shutdown_mode = async {
             // Dropped unsent is as good as told.
             let _ = stopped.await;
-            Farewell::StopTasks
+            ShutdownMode::StopTasks
         };
-        let running = agent.run(client.clone(), farewell);
-        let done = Supervisor::default().essential("the agent", running);
+        let running = agent.run(client.clone(), shutdown_mode);
+        let done = Supervisor::default().spawn_essential("the agent", running);
         Ok(Machines::Real { stop, done, warning, _ports: ports })
     }
 
     /// This machine's agent, and the ports that are its alone as long as they are held.
-    fn agent(&self) -> Result<(Agent, Block), Failure> {
+    fn agent(&self) -> Result<(Agent, PortBlock), Failure> {
         let folder = self.data_dir.join("agent");
-        private_folder(&folder, 0o711)
+        ensure_private_dir(&folder, 0o711)
             .map_err(|source| Failure::Write { what: folder.display().to_string(), source })?;
-        let config = AgentConfig::parse(AGENT).map_err(AgentError::from)?;
-        let lending = config.lending(self.lend.clone());
-        let mut config = lending.map_err(|error| Failure::Usage {
+        let config = AgentConfig::parse(AGENT_CONFIG).map_err(AgentError::from)?;
+        let with_volumes = config.with_host_volumes(self.lend.clone());
+        let mut config = with_volumes.map_err(|error| Failure::Usage {
             message: error.to_string(),
             next: "correct --lend, then run it again".into(),
         })?;
-        let ports = Block::take(&folder.join("ports"))?;
+        let ports = PortBlock::take(&folder.join("ports"))?;
         config.ports = Some(ports.range);
         config.data_dir = folder;
         // The names of a machine's tasks lead to its address; who asks for none needs none.
@@ -335,16 +346,16 @@ impl DevArgs {
             Driver::Container => DriverChoice::Container,
             Driver::Process => DriverChoice::Process,
         };
-        Ok((agent::open(config)?, ports))
+        Ok((agent::open_agent(config)?, ports))
     }
 
-    fn welcome(&self, running: &Running, address: &str, warning: &str) -> String {
+    fn welcome(&self, running: &RunningMaster, address: &str, warning: &str) -> String {
         let program = std::env::args().next().unwrap_or_else(|| "cell".into());
         let machines = match self.machines {
-            Some(number) => crate::format::counted(u64::from(number), "virtual machine"),
+            Some(number) => crate::format::pluralize(u64::from(number), "virtual machine"),
             None => "this machine".to_owned(),
         };
-        let console = running.console().map_or_else(String::new, |url| url.expose().to_owned());
+        let console = running.console_url().map_or_else(String::new, |url| url.expose().to_owned());
         let names = self.dns.map_or(String::new(), |at| format!("names are answered at {at}\n"));
         format!(
             "cell dev serves {} with {machines}\nits data is in {}\n{names}{warning}\
@@ -367,12 +378,12 @@ mod tests {
 
     #[test]
     fn folders_are_lent_by_their_whole_path_and_for_reading_if_it_says_so() {
-        let volume = |path: &str, writable| LentVolume { path: path.into(), writable };
-        assert_eq!(lent("/usr/"), Ok(volume("/usr", true)));
-        assert_eq!(lent("/usr:rw"), Ok(volume("/usr", true)));
-        assert_eq!(lent("/usr/bin/.:ro"), Ok(volume("/usr/bin", false)));
+        let volume = |path: &str, writable| HostVolume { path: path.into(), writable };
+        assert_eq!(parse_host_volume("/usr/"), Ok(volume("/usr", true)));
+        assert_eq!(parse_host_volume("/usr:rw"), Ok(volume("/usr", true)));
+        assert_eq!(parse_host_volume("/usr/bin/.:ro"), Ok(volume("/usr/bin", false)));
         let here = std::env::current_dir().unwrap();
-        assert_eq!(lent("."), Ok(LentVolume { path: here, writable: true }));
-        assert!(lent("/no/such/folder:ro").unwrap_err().contains("no such folder"));
+        assert_eq!(parse_host_volume("."), Ok(HostVolume { path: here, writable: true }));
+        assert!(parse_host_volume("/no/such/folder:ro").unwrap_err().contains("no such folder"));
     }
 }

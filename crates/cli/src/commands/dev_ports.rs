@@ -14,42 +14,42 @@ use std::path::Path;
 use std::{fs, io};
 
 /// Ports of a block, the last of which is the claim.
-const BLOCK: u16 = 240;
+const BLOCK_SIZE: u16 = 240;
 /// Where blocks begin: in the usual range first, then below it.
-const AREAS: [PortRange; 2] =
+const PORT_AREAS: [PortRange; 2] =
     [PortRange { first: 20_000, last: 31_999 }, PortRange { first: 10_000, last: 19_999 }];
 
 /// A block that is ours until it is dropped.
 #[derive(Debug)]
-pub struct Block {
+pub struct PortBlock {
     pub range: PortRange,
     _claim: UdpSocket,
 }
 
-impl Block {
+impl PortBlock {
     /// Takes the block that is written down in `file`, or else any, and writes down which.
     ///
     /// # Errors
     /// When all are taken or the file cannot be used.
-    pub fn take(file: &Path) -> Result<Block, Failure> {
-        Block::take_at(Ipv4Addr::LOCALHOST, file)
+    pub fn take(file: &Path) -> Result<PortBlock, Failure> {
+        PortBlock::take_at(Ipv4Addr::LOCALHOST, file)
     }
 
     /// The same among those who keep their claims at one address of loopback.
-    fn take_at(host: Ipv4Addr, file: &Path) -> Result<Block, Failure> {
+    fn take_at(host: Ipv4Addr, file: &Path) -> Result<PortBlock, Failure> {
         let write = |source| Failure::Write { what: file.display().to_string(), source };
-        let before = match fs::read_to_string(file) {
+        let saved_start = match fs::read_to_string(file) {
             Ok(text) => text.trim().parse().ok(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(write(error)),
         };
-        let known = before.filter(|first| all().any(|other| other == *first));
-        let mut firsts = known.into_iter().chain(all());
-        let block = firsts.find_map(|first| claim(host, first)).ok_or_else(|| {
-            let message = format!("all {} blocks of ports are taken", all().count());
-            Failure::Work { message, next: "stop another `cell dev` of this computer".into() }
+        let known = saved_start.filter(|first| block_starts().any(|other| other == *first));
+        let mut firsts = known.into_iter().chain(block_starts());
+        let block = firsts.find_map(|first| claim_block(host, first)).ok_or_else(|| {
+            let message = format!("all {} blocks of ports are taken", block_starts().count());
+            Failure::Operation { message, next: "stop another `cell dev` of this computer".into() }
         })?;
-        if before != Some(block.range.first) {
+        if saved_start != Some(block.range.first) {
             fs::write(file, format!("{}\n", block.range.first)).map_err(write)?;
         }
         Ok(block)
@@ -57,19 +57,19 @@ impl Block {
 }
 
 /// First ports of all blocks.
-fn all() -> impl Iterator<Item = u16> {
+fn block_starts() -> impl Iterator<Item = u16> {
     let of_area = |area: PortRange| {
-        let blocks = area.count() / u32::from(BLOCK);
-        (area.first..).step_by(usize::from(BLOCK)).take(blocks as usize)
+        let blocks = area.count() / u32::from(BLOCK_SIZE);
+        (area.first..).step_by(usize::from(BLOCK_SIZE)).take(blocks as usize)
     };
-    AREAS.into_iter().flat_map(of_area)
+    PORT_AREAS.into_iter().flat_map(of_area)
 }
 
 /// Nothing if another has it.
-fn claim(host: Ipv4Addr, first: u16) -> Option<Block> {
-    let last = first + BLOCK - 1;
+fn claim_block(host: Ipv4Addr, first: u16) -> Option<PortBlock> {
+    let last = first + BLOCK_SIZE - 1;
     let claim = UdpSocket::bind((host, last)).ok()?;
-    Some(Block { range: PortRange { first, last: last - 1 }, _claim: claim })
+    Some(PortBlock { range: PortRange { first, last: last - 1 }, _claim: claim })
 }
 
 #[cfg(test)]
@@ -78,9 +78,10 @@ mod tests {
 
     #[test]
     fn blocks_lie_beside_each_other_and_within_their_areas() {
-        let firsts: Vec<u16> = all().collect();
+        let firsts: Vec<u16> = block_starts().collect();
         assert_eq!((firsts.len(), firsts[0], firsts[49], firsts[50]), (91, 20_000, 31_760, 10_000));
-        let within = |first: &u16| AREAS.iter().any(|area| area.contains(first + BLOCK - 1));
+        let within =
+            |first: &u16| PORT_AREAS.iter().any(|area| area.contains(first + BLOCK_SIZE - 1));
         assert!(firsts.iter().all(within), "{firsts:?}");
     }
 
@@ -91,7 +92,7 @@ mod tests {
         let (one, other) = (folder.join("one"), folder.join("other"));
         // Nobody else of this computer takes what is let go here: the address is this process's.
         let host = Ipv4Addr::from(0x7f80_0000 | (std::process::id() & 0x007f_ffff));
-        let take = |file: &Path| Block::take_at(host, file);
+        let take = |file: &Path| PortBlock::take_at(host, file);
         let first = take(&one).unwrap();
         let second = take(&other).unwrap();
         assert_ne!(first.range, second.range);
@@ -102,9 +103,9 @@ mod tests {
         assert_eq!(again.range, range);
         // What somebody else has by now is not waited for.
         fs::write(&one, format!("{}\n", range.first)).unwrap();
-        let elsewhere = take(&one).unwrap();
-        assert_ne!(elsewhere.range, range);
-        assert_eq!(fs::read_to_string(&one).unwrap(), format!("{}\n", elsewhere.range.first));
+        let other_block = take(&one).unwrap();
+        assert_ne!(other_block.range, range);
+        assert_eq!(fs::read_to_string(&one).unwrap(), format!("{}\n", other_block.range.first));
         fs::write(&one, "not a port").unwrap();
         assert!(take(&one).is_ok());
         fs::remove_dir_all(folder).unwrap();

@@ -8,37 +8,37 @@ use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Band;
 use cellwright_cell::resource::Resources;
-use cellwright_master::handle::Handle;
+use cellwright_master::handle::MasterHandle;
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// Longer than any machine takes to be heard of; after that it is said who is there.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Whom an open cell runs jobs as.
-const USER: &str = "dev";
+const DEV_USER: &str = "dev";
 
 /// Waits until so many machines are up, or too long.
-pub async fn until_up(handle: &Handle, wanted: usize) {
-    let mut changes = handle.changed();
+pub async fn wait_until_up(handle: &MasterHandle, machine_count: usize) {
+    let mut changes = handle.watch_applied();
     let all_up = async {
         loop {
             changes.borrow_and_update();
             let state = handle.read().state;
             let up = state.machines().iter().filter(|(_, row)| row.status == MachineStatus::Up);
-            if up.count() >= wanted || changes.changed().await.is_err() {
+            if up.count() >= machine_count || changes.changed().await.is_err() {
                 return;
             }
         }
     };
     // They may come later; nothing depends on it but the first seconds.
-    let _ = timeout(PATIENCE, all_up).await;
+    let _ = timeout(STARTUP_TIMEOUT, all_up).await;
 }
 
 /// Production quota is backed by machines, so it can only be granted now. Half of what there is:
 /// users that are added by hand shall get some too. What somebody has settled already stays.
-pub async fn grant_production(client: &Client, handle: &Handle) -> Result<(), Failure> {
+pub async fn grant_production(client: &Client, handle: &MasterHandle) -> Result<(), Failure> {
     let state = handle.read().state;
-    let Ok(user) = Name::new(USER) else { return Ok(()) };
+    let Ok(user) = Name::new(DEV_USER) else { return Ok(()) };
     let row = state.user_named(&user).and_then(|id| state.users().get(id));
     let is_settled = row.is_none_or(|row| row.quota.contains_key(&Band::Production));
     let all = state.machines().iter().map(|(_, row)| row.spec.capacity);

@@ -3,13 +3,13 @@
 //! holds them there: a drain can take as long as the jobs' owners allow.
 
 use super::Success;
-use super::machine::{drain, order_drain, waiting};
+use super::machine::{drain, drain_wait_text, set_draining};
 use super::parse::name;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::say;
-use crate::progress::Standing;
-use crate::reach::{Cell, Reach};
-use crate::server::{ask, unless_interrupted};
+use crate::output::print_prose;
+use crate::progress::StatusLine;
+use crate::runtime::{block_on, unless_interrupted};
 use crate::{clock, format};
 use cellwright_api::types::MachineView;
 use cellwright_cell::name::Name;
@@ -37,22 +37,22 @@ pub struct DrainArgs {
 }
 
 impl DrainArgs {
-    pub fn run(mut self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(mut self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         self.machines.append(&mut self.named);
         if !self.wait {
             self.machines.iter().try_for_each(|machine| drain(&cell, machine, !self.undo))?;
             return Ok(Success::Done);
         }
         for machine in &self.machines {
-            say(&order_drain(&cell, machine, true)?)?;
+            print_prose(&set_draining(&cell, machine, true)?)?;
         }
-        let emptied = until_empty(&cell, &self.machines);
-        ask(unless_interrupted(async || left_draining(&self.machines), emptied))
+        let emptied = wait_until_empty(&cell, &self.machines);
+        block_on(unless_interrupted(async || draining_text(&self.machines), emptied))
     }
 }
 
-fn left_draining(machines: &[Name]) -> String {
+fn draining_text(machines: &[Name]) -> String {
     let named: Vec<&str> = machines.iter().map(Name::as_str).collect();
     let named = named.join(" ");
     let goes = if machines.len() == 1 { "the drain goes" } else { "the drains go" };
@@ -63,17 +63,17 @@ fn left_draining(machines: &[Name]) -> String {
     )
 }
 
-async fn until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure> {
-    let mut progress = Standing::to_stderr();
+async fn wait_until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure> {
+    let mut progress = StatusLine::to_stderr();
     // Tells that something is different somewhere, at once and then whenever it is so.
     let mut changes = cell.client.watch::<serde_json::Value>("/v1/watch/overview", None);
-    let mut left: Vec<&Name> = machines.iter().collect();
+    let mut remaining: Vec<&Name> = machines.iter().collect();
     loop {
-        let (mut full, mut things) = (Vec::new(), Vec::new());
-        for machine in left {
+        let (mut occupied, mut lines) = (Vec::new(), Vec::new());
+        for machine in remaining {
             let now = cell.client.machine(machine).await?.value.item;
             if !now.draining {
-                return Err(Failure::Work {
+                return Err(Failure::Operation {
                     message: format!(
                         "machine {machine} takes work again: somebody ended the drain"
                     ),
@@ -81,22 +81,22 @@ async fn until_empty(cell: &Cell, machines: &[Name]) -> Result<Success, Failure>
                 });
             }
             if now.tasks == 0 {
-                progress.beside(|| say(&empty(machine)))?;
+                progress.suspend(|| print_prose(&empty_text(machine)))?;
                 continue;
             }
-            things.extend(standing(&now, clock::now()));
-            full.push(machine);
+            lines.extend(progress_lines(&now, clock::now()));
+            occupied.push(machine);
         }
-        if full.is_empty() {
+        if occupied.is_empty() {
             return Ok(Success::Done);
         }
-        left = full;
-        progress.tell(things);
+        remaining = occupied;
+        progress.update(lines);
         changes.next().await?;
     }
 }
 
-fn empty(machine: &Name) -> String {
+fn empty_text(machine: &Name) -> String {
     format!(
         "machine {machine} has no tasks any more\n\
          next: cell machine rm {machine}, or cell drain {machine} --undo\n"
@@ -104,15 +104,15 @@ fn empty(machine: &Name) -> String {
 }
 
 /// How many are left on it, and who of them waits for what.
-fn standing(machine: &MachineView, now: Time) -> Vec<String> {
-    let tasks = format::counted(u64::from(machine.tasks), "task");
+fn progress_lines(machine: &MachineView, now: Time) -> Vec<String> {
+    let tasks = format::pluralize(u64::from(machine.tasks), "task");
     let leaving = match machine.leaving {
         0 => String::new(),
         leaving => format!(", {} on the way out", format::count(u64::from(leaving))),
     };
-    let mut things = vec![format!("machine {}: {tasks} left{leaving}", machine.name)];
-    things.extend(machine.drain_waits.iter().map(|wait| waiting(wait, now)));
-    things
+    let mut lines = vec![format!("machine {}: {tasks} left{leaving}", machine.name)];
+    lines.extend(machine.drain_waits.iter().map(|wait| drain_wait_text(wait, now)));
+    lines
 }
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            standing(&machine, Time(0)),
+            progress_lines(&machine, Time(0)),
             [
                 "machine m1: 3 tasks left, 1 on the way out",
                 "2 tasks wait for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z",
@@ -142,7 +142,7 @@ mod tests {
         );
         (machine.tasks, machine.leaving) = (1, 0);
         machine.drain_waits.clear();
-        assert_eq!(standing(&machine, Time(0)), ["machine m1: 1 task left"]);
+        assert_eq!(progress_lines(&machine, Time(0)), ["machine m1: 1 task left"]);
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
         let names = |names: &[&str]| -> Vec<Name> {
             names.iter().map(|name| Name::new(name).unwrap()).collect()
         };
-        let one = left_draining(&names(&["m1"]));
-        assert!(one.starts_with("the drain goes on without you\nnext: cell drain m1 --wait"));
-        assert!(left_draining(&names(&["m1", "m2"])).contains("cell drain m1 m2 --undo"));
+        let single = draining_text(&names(&["m1"]));
+        assert!(single.starts_with("the drain goes on without you\nnext: cell drain m1 --wait"));
+        assert!(draining_text(&names(&["m1", "m2"])).contains("cell drain m1 m2 --undo"));
     }
 }

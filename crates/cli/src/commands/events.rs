@@ -5,27 +5,27 @@
 //! and could not be held against the name of a machine here.
 
 use super::Success;
-use super::select::{self, Meant};
-use super::sql::reach_back;
-use super::target::{Typed, typed};
+use super::select::{self, JobScope};
+use super::sql::history_start_text;
+use super::target::{TargetArg, parse_target};
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Items, Output, aside, print};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use crate::table::line;
+use crate::output::{ItemStream, Output, print, print_notice};
+use crate::runtime::block_on;
+use crate::table::wrap_for_terminal;
 use cellwright_api::types::{SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::name::JobKey;
-use cellwright_cell::render::{self, CodedEvent};
+use cellwright_cell::render::{self, HistoryEvent};
 use cellwright_cell::time::{Span, Time};
-use cellwright_gateway::config::duration;
+use cellwright_gateway::config::parse_duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Events asked for at once.
-const PAGE: u32 = 5000;
+const PAGE_ROWS: u32 = 5000;
 const COLUMNS: [&str; 13] = [
     "time",
     "log_index",
@@ -47,7 +47,7 @@ const KINDS: [&str; 9] =
     ["task", "job", "machine", "user", "resource", "cron", "token", "package", "cell"];
 
 /// Jobs whose events are asked for by labels: a query takes a hundred values, two for each.
-const MOST_JOBS: usize = 40;
+const MAX_JOBS: usize = 40;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,12 +62,12 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct EventsArgs {
     /// Only of this job and its tasks
-    #[arg(value_name = "JOB", value_parser = typed, conflicts_with_all = ["job", "selector"])]
-    named: Option<Typed>,
+    #[arg(value_name = "JOB", value_parser = parse_target, conflicts_with_all = ["job", "selector"])]
+    named: Option<TargetArg>,
 
     /// The same
-    #[arg(long, value_name = "JOB", value_parser = typed)]
-    job: Option<Typed>,
+    #[arg(long, value_name = "JOB", value_parser = parse_target)]
+    job: Option<TargetArg>,
 
     /// Only of the jobs whose labels match now, at most 40: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "job")]
@@ -86,7 +86,7 @@ pub struct EventsArgs {
     kind: Option<String>,
 
     /// Only the last hours or days, such as 90m, 12h or 7d
-    #[arg(long, value_name = "TIME", value_parser = since)]
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
     since: Option<Span>,
 
     /// Go on with what happens from now on
@@ -94,19 +94,20 @@ pub struct EventsArgs {
     follow: bool,
 
     /// Only what came after this cursor, as printed with -o json
-    #[arg(long, value_name = "CURSOR", value_parser = cursor)]
+    #[arg(long, value_name = "CURSOR", value_parser = parse_cursor)]
     after: Option<(u64, u64)>,
 
     #[command(flatten)]
     output: OutputArgs,
 }
 
-fn since(text: &str) -> Result<Span, String> {
-    duration(text).ok_or_else(|| "allowed: a whole number with s, m, h or d, as 12h".to_owned())
+fn parse_since(text: &str) -> Result<Span, String> {
+    parse_duration(text)
+        .ok_or_else(|| "allowed: a whole number with s, m, h or d, as 12h".to_owned())
 }
 
 /// `index-position`, or an index whose entry was seen whole.
-fn cursor(text: &str) -> Result<(u64, u64), String> {
+fn parse_cursor(text: &str) -> Result<(u64, u64), String> {
     let (index, position) = text.split_once('-').unwrap_or((text, "4294967295"));
     match (index.parse(), position.parse::<u32>()) {
         (Ok(index), Ok(position)) => Ok((index, u64::from(position))),
@@ -115,48 +116,52 @@ fn cursor(text: &str) -> Result<(u64, u64), String> {
 }
 
 impl EventsArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(self.show(&cell))?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(self.show(&cell))?;
         Ok(Success::Done)
     }
 
     async fn show(&self, cell: &Cell) -> Result<(), Failure> {
         let jobs = self.jobs(cell).await?;
-        let mut wanted = Wanted { args: self, jobs, items: Items::new(self.follow)?, found: false };
-        let mut seen = wanted.past(cell, self.after, true).await?;
+        let mut event_query =
+            EventQuery { args: self, jobs, items: ItemStream::new(self.follow)?, any_found: false };
+        let mut last_index = event_query.show_after(cell, self.after, true).await?;
         if !self.follow {
             return match self.output.output {
                 Output::Table => {
-                    if !wanted.found {
-                        aside("nothing of what was asked for has happened");
+                    if !event_query.any_found {
+                        print_notice("nothing of what was asked for has happened");
                     }
                     Ok(())
                 }
-                Output::Json => wanted.items.end(),
+                Output::Json => event_query.items.finish(),
             };
         }
         // The feed says that something happened; what of it is wanted, history says as before.
-        let mut watch = cell.client.watch_events(Some(format!("{seen}-{WHOLE}")));
+        let mut watch = cell.client.watch_events(Some(format!("{last_index}-{LAST_POSITION}")));
         loop {
             let Some(event) = watch.next().await?.data else { continue };
             // History may be a moment behind; whoever asks it waits for it there.
-            while event.index > seen {
-                seen = wanted.past(cell, Some((seen, WHOLE)), false).await?.max(seen);
+            while event.index > last_index {
+                last_index = event_query
+                    .show_after(cell, Some((last_index, LAST_POSITION)), false)
+                    .await?
+                    .max(last_index);
             }
         }
     }
 
     /// The jobs that were named; none: all that happened is wanted.
     async fn jobs(&self, cell: &Cell) -> Result<Vec<JobKey>, Failure> {
-        if let Some(typed) = self.named.as_ref().or(self.job.as_ref()) {
-            return Ok(vec![typed.resolve(cell).await?.job]);
+        if let Some(target) = self.named.as_ref().or(self.job.as_ref()) {
+            return Ok(vec![target.resolve(cell).await?.job]);
         }
         let Some(selector) = &self.selector else { return Ok(Vec::new()) };
-        let jobs = select::jobs(cell, selector, Meant::All).await?;
-        match jobs.len() > MOST_JOBS {
+        let jobs = select::select_jobs(cell, selector, JobScope::All).await?;
+        match jobs.len() > MAX_JOBS {
             true => Err(too_many(selector, jobs.len())),
-            false => Ok(jobs.iter().map(select::key).collect()),
+            false => Ok(jobs.iter().map(select::job_key).collect()),
         }
     }
 }
@@ -165,38 +170,42 @@ impl EventsArgs {
 fn too_many(selector: &str, number: usize) -> Failure {
     Failure::Usage {
         message: format!(
-            "{number} jobs have labels {selector}; allowed: labels of at most {MOST_JOBS} jobs"
+            "{number} jobs have labels {selector}; allowed: labels of at most {MAX_JOBS} jobs"
         ),
         next: "more labels, or one job: cell events JOB".into(),
     }
 }
 
 /// Of an entry that was seen whole.
-const WHOLE: u64 = u32::MAX as u64;
+const LAST_POSITION: u64 = u32::MAX as u64;
 
 /// What is asked for, with names that mean one thing.
-struct Wanted<'a> {
+struct EventQuery<'a> {
     args: &'a EventsArgs,
     /// Any of these; none: whatever it is of.
     jobs: Vec<JobKey>,
-    items: Items,
-    found: bool,
+    items: ItemStream,
+    any_found: bool,
 }
 
-impl Wanted<'_> {
+impl EventQuery<'_> {
     fn show(&mut self, event: &Event) -> Result<(), Failure> {
-        self.found = true;
+        self.any_found = true;
         match self.args.output.output {
             Output::Table => {
                 let first = format!("{}  ", format::utc(event.time()));
-                print(&line(&first, &" ".repeat(first.len()), &event.told()))
+                print(&wrap_for_terminal(
+                    &first,
+                    &" ".repeat(first.len()),
+                    &event.text_with_actor(),
+                ))
             }
             Output::Json => self.items.add(&event.0),
         }
     }
 
     /// Shows all that came after a place, page by page; up to which log index that is.
-    async fn past(
+    async fn show_after(
         &mut self,
         cell: &Cell,
         after: Option<(u64, u64)>,
@@ -206,14 +215,14 @@ impl Wanted<'_> {
         loop {
             let answer = cell.client.sql(&self.query(after, last)).await?.value;
             if first && last.is_none() && self.args.output.output == Output::Table {
-                crate::output::note!("{}", reach_back(answer.reaches_back_to));
+                crate::output::note!("{}", history_start_text(answer.reaches_back_to));
             }
             // What came in while pages were read is on the next one, or in the feed.
             reached = if reached == 0 { answer.index } else { reached };
             for row in &answer.rows {
-                let event = Event::of(&answer, row);
-                last = Some((event.time(), event.place()));
-                reached = reached.max(event.place().0);
+                let event = Event::from_row(&answer, row);
+                last = Some((event.time(), event.position()));
+                reached = reached.max(event.position().0);
                 self.show(&event)?;
             }
             if answer.rows.is_empty() {
@@ -225,7 +234,7 @@ impl Wanted<'_> {
     /// The next page of what is wanted.
     fn query(&self, after: Option<(u64, u64)>, last: Option<(Time, (u64, u64))>) -> SqlQuery {
         let (mut terms, mut args) = (vec!["1".to_owned()], Vec::new());
-        let mut term = |sql: &str, values: Vec<SqlValue>| {
+        let mut push_term = |sql: &str, values: Vec<SqlValue>| {
             terms.push(sql.to_owned());
             args.extend(values);
         };
@@ -236,39 +245,39 @@ impl Wanted<'_> {
             let each = vec!["user = ? and job = ?"; self.jobs.len()].join(" or ");
             let names =
                 self.jobs.iter().flat_map(|key| [text(key.user.as_str()), text(key.job.as_str())]);
-            term(&format!("({each})"), names.collect());
+            push_term(&format!("({each})"), names.collect());
         }
         if let Some(user) = user {
-            term("user = ?", vec![text(user)]);
+            push_term("user = ?", vec![text(user)]);
         }
         if let Some(machine) = machine {
-            term("machine = ?", vec![text(machine)]);
+            push_term("machine = ?", vec![text(machine)]);
         }
         if let Some(kind) = kind {
-            term("kind = ?", vec![text(kind)]);
+            push_term("kind = ?", vec![text(kind)]);
         }
         if let Some(since) = since {
             let now = "cast(unixepoch('subsec') * 1000 as integer)";
-            term(&format!("time >= {now} - ?"), vec![number(since.0)]);
+            push_term(&format!("time >= {now} - ?"), vec![number(since.0)]);
         }
         if let Some((index, position)) = after {
-            term("(log_index, position) > (?, ?)", vec![number(index), number(position)]);
+            push_term("(log_index, position) > (?, ?)", vec![number(index), number(position)]);
         }
         if let Some((time, (index, position))) = last {
             let values = vec![number(time.0), number(time.0), number(index), number(position)];
-            term("time >= ? and (time, log_index, position) > (?, ?, ?)", values);
+            push_term("time >= ? and (time, log_index, position) > (?, ?, ?)", values);
         }
         let query = format!(
-            "select {} from events where {} order by time, log_index, position limit {PAGE}",
+            "select {} from events where {} order by time, log_index, position limit {PAGE_ROWS}",
             COLUMNS.join(", "),
             terms.join(" and ")
         );
-        SqlQuery { query, args, limit: Some(PAGE) }
+        SqlQuery { query, args, limit: Some(PAGE_ROWS) }
     }
 }
 
 /// The newest events that a condition holds for, oldest first, and how far back history reaches.
-pub async fn lately(
+pub async fn recent_events(
     cell: &Cell,
     condition: &str,
     args: Vec<SqlValue>,
@@ -280,7 +289,7 @@ pub async fn lately(
         COLUMNS.join(", "),
     );
     let answer = cell.client.sql(&SqlQuery { query, args, limit: Some(most) }).await?.value;
-    let events = answer.rows.iter().rev().map(|row| Event::of(&answer, row)).collect();
+    let events = answer.rows.iter().rev().map(|row| Event::from_row(&answer, row)).collect();
     Ok((events, answer.reaches_back_to))
 }
 
@@ -290,48 +299,48 @@ pub async fn lately(
 pub struct Event(Map<String, Value>);
 
 impl Event {
-    fn of(answer: &SqlAnswer, row: &[SqlValue]) -> Event {
+    fn from_row(answer: &SqlAnswer, row: &[SqlValue]) -> Event {
         let value = |value: &SqlValue| serde_json::to_value(value).unwrap_or_default();
         let pairs = answer.columns.iter().cloned().zip(row.iter().map(value));
         let mut event = Event(pairs.collect());
-        let (index, position) = event.place();
+        let (index, position) = event.position();
         event.0.insert("cursor".into(), json!(format!("{index}-{position}")));
         event.0.insert("text".into(), json!(event.text()));
         event
     }
 
-    fn number(&self, column: &str) -> u64 {
+    fn number_column(&self, column: &str) -> u64 {
         self.0.get(column).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    fn word(&self, column: &str) -> Option<&str> {
+    fn text_column(&self, column: &str) -> Option<&str> {
         self.0.get(column).and_then(Value::as_str)
     }
 
-    fn place(&self) -> (u64, u64) {
-        (self.number("log_index"), self.number("position"))
+    fn position(&self) -> (u64, u64) {
+        (self.number_column("log_index"), self.number_column("position"))
     }
 
     pub fn time(&self) -> Time {
-        Time(self.number("time"))
+        Time(self.number_column("time"))
     }
 
     /// The same with who acted: `ann/web/0 failed on m3: exited with code 1 [agent:m3]`.
-    fn told(&self) -> String {
-        let actor = self.word("actor").map(|actor| format!(" [{actor}]"));
+    fn text_with_actor(&self) -> String {
+        let actor = self.text_column("actor").map(|actor| format!(" [{actor}]"));
         format!("{}{}", self.text(), actor.unwrap_or_default())
     }
 
     /// `ann/web/0 failed on m3: exited with code 1`.
     pub fn text(&self) -> String {
-        render::event_coded(&CodedEvent {
-            object: self.word("object").unwrap_or(""),
-            event: self.word("event").unwrap_or(""),
-            machine: self.word("machine"),
-            reason: self.word("reason").unwrap_or(""),
-            exit_class: self.word("exit_class"),
+        render::history_event(&HistoryEvent {
+            object: self.text_column("object").unwrap_or(""),
+            event: self.text_column("event").unwrap_or(""),
+            machine: self.text_column("machine"),
+            reason: self.text_column("reason").unwrap_or(""),
+            exit_class: self.text_column("exit_class"),
             exit_code: self.0.get("exit_code").and_then(Value::as_i64),
-            detail: self.word("detail"),
+            detail: self.text_column("detail"),
         })
     }
 }
@@ -373,11 +382,11 @@ mod tests {
 
     #[test]
     fn the_kinds_are_those_that_history_knows() {
-        let mut tables = cellwright_history::tables::all().into_iter();
+        let mut tables = cellwright_history::tables::all_tables().into_iter();
         let events = tables.find(|table| table.name == "events").unwrap();
         let kind = events.columns.iter().find(|column| column.name == "kind").unwrap();
         let (most, last) = (KINDS[..8].join(", "), KINDS[8]);
-        assert_eq!(kind.about, format!("{most} or {last}."));
+        assert_eq!(kind.description, format!("{most} or {last}."));
     }
 
     #[test]
@@ -385,13 +394,13 @@ mod tests {
         let command = EventsArgs::augment_args(clap::Command::new("events"));
         let mut labels = command.get_arguments().filter(|arg| arg.get_short() == Some('l'));
         let help = labels.next().and_then(clap::Arg::get_help).unwrap().to_string();
-        assert!(help.contains(&format!("at most {MOST_JOBS}:")), "{help}");
+        assert!(help.contains(&format!("at most {MAX_JOBS}:")), "{help}");
     }
 
     #[test]
     fn cursors_are_read_as_they_are_printed() {
-        assert_eq!(cursor("7-3"), Ok((7, 3)));
-        assert_eq!(cursor("7"), Ok((7, u64::from(u32::MAX))));
-        assert!(cursor("x").is_err() && cursor("7-").is_err());
+        assert_eq!(parse_cursor("7-3"), Ok((7, 3)));
+        assert_eq!(parse_cursor("7"), Ok((7, u64::from(u32::MAX))));
+        assert!(parse_cursor("x").is_err() && parse_cursor("7-").is_err());
     }
 }

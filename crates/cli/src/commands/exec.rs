@@ -2,17 +2,17 @@
 //! are terminals: this one is raw while the command runs, so that every key reaches the other, and
 //! tells it when it is resized.
 
-use super::target::{Typed, typed};
-use super::{Success, tell};
+use super::target::{TargetArg, parse_target};
+use super::{Success, status_text};
+use crate::command_line::shell_quoted;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::reach::{Cell, Reach};
-use crate::retyped::quoted;
-use crate::server::ask;
-use crate::visible::Pieces;
+use crate::runtime::block_on;
+use crate::sanitize::StreamSanitizer;
 use bytes::Bytes;
 use cellwright_api::client::{ClientError, SessionStream};
 use cellwright_api::error::Code;
-use cellwright_api::exec::{Frame, SILENCE, TerminalSize};
+use cellwright_api::exec::{Frame, IDLE_TIMEOUT, TerminalSize};
 use cellwright_api::types::TaskView;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::task::TaskState;
@@ -38,9 +38,9 @@ Owners of a job may enter its tasks; users with the capability enter_tasks
 anybody's. Every command is audited.";
 
 /// Bytes read from standard input at a time.
-const PIECE: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 /// Pieces that wait for the connection.
-const PIECES: usize = 4;
+const QUEUED_READS: usize = 4;
 
 /// Run a command where a task runs
 #[derive(Debug, Args)]
@@ -51,8 +51,8 @@ pub struct ExecArgs {
     terminal: bool,
 
     /// The task; the job alone where it has one task
-    #[arg(value_name = "TASK", value_parser = typed)]
-    task: Typed,
+    #[arg(value_name = "TASK", value_parser = parse_target)]
+    task: TargetArg,
 
     /// The program and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
@@ -60,100 +60,103 @@ pub struct ExecArgs {
 }
 
 /// How a session came to its end.
-enum Ending {
+enum SessionEnd {
     /// The command's own, with its code.
     Exit(u8),
     /// Without a word about the command.
     Closed,
 }
 
-fn look(task: &str) -> String {
+fn check_task_hint(task: &str) -> String {
     format!("see whether the task still runs: cell status {task}")
 }
 
 impl ExecArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         if self.terminal && !io::stdin().is_terminal() {
             return Err(Failure::Usage {
                 message: "-t takes a terminal, and standard input is none".into(),
                 next: "the same command without -t".into(),
             });
         }
-        let cell = reach.cell()?;
-        ask(self.session(&cell)).map(Success::Ended)
+        let cell = connection.cell()?;
+        block_on(self.run_session(&cell)).map(Success::ExitWith)
     }
 
-    async fn session(&self, cell: &Cell) -> Result<u8, Failure> {
+    async fn run_session(&self, cell: &Cell) -> Result<u8, Failure> {
         let terminal = self.terminal.then(|| {
             let term = std::env::var("TERM").unwrap_or_default();
-            (size(), term.chars().take(64).collect())
+            (terminal_size(), term.chars().take(64).collect())
         });
-        let again = |task: &str| again(self.terminal, task, &self.command);
-        let (job, index) = self.task.one_task(cell, again).await?;
+        let again = |task: &str| same_command(self.terminal, task, &self.command);
+        let (job, index) = self.task.resolve_one_task(cell, again).await?;
         let stream = match cell.client.exec(&job, index, &self.command, terminal).await {
             Ok(stream) => stream,
             Err(error) if error.code() == Some(Code::WrongState) => {
-                return Err(not_running(cell, &job, index, error).await);
+                return Err(explain_not_running(cell, &job, index, error).await);
             }
             Err(error) => return Err(error.into()),
         };
         let task = format!("{job}/{index}");
-        let raw = self.terminal.then(Raw::enter).transpose();
-        let raw = raw.map_err(|error| Failure::work(&error, &look(&task)))?;
-        let ended = converse(stream, self.terminal, &task).await;
-        drop(raw);
+        let raw_terminal = self.terminal.then(RawTerminal::enter).transpose();
+        let raw_terminal =
+            raw_terminal.map_err(|error| Failure::from_error(&error, &check_task_hint(&task)))?;
+        let ended = relay(stream, self.terminal, &task).await;
+        drop(raw_terminal);
         match ended? {
-            Ending::Exit(code) => Ok(code),
-            Ending::Closed => Err(closed(cell.client.task(&job, index).await.err(), &task)),
+            SessionEnd::Exit(code) => Ok(code),
+            SessionEnd::Closed => {
+                Err(session_closed_failure(cell.client.task(&job, index).await.err(), &task))
+            }
         }
     }
 }
 
 /// The same command for this task, as it can be pasted into a shell.
-fn again(terminal: bool, task: &str, command: &[String]) -> String {
+fn same_command(terminal: bool, task: &str, command: &[String]) -> String {
     let flag = if terminal { "-t " } else { "" };
-    format!("cell exec {flag}{task} -- {}", quoted(command))
+    format!("cell exec {flag}{task} -- {}", shell_quoted(command))
 }
 
-/// Nobody said why the session ended. `unanswered`: what became of asking for the task then; where
+/// Nobody said why the session ended. `task_error`: what became of asking for the task then; where
 /// no master can be reached, that is why.
-fn closed(unanswered: Option<ClientError>, task: &str) -> Failure {
-    match unanswered {
-        Some(ClientError::Unreachable { .. }) => Failure::Work {
+fn session_closed_failure(task_error: Option<ClientError>, task: &str) -> Failure {
+    match task_error {
+        Some(ClientError::Unreachable { .. }) => Failure::Operation {
             message: format!("the connection to the master was lost; the task {task} goes on"),
             next: format!("as soon as a master answers: cell status {task}"),
         },
-        _ => Failure::Work {
+        _ => Failure::Operation {
             message: "the session was ended: the task, the right to it, or the master it went \
                       through"
                 .into(),
-            next: look(task),
+            next: check_task_hint(task),
         },
     }
 }
 
 /// What it does instead, and where to look for the reason.
-async fn not_running(cell: &Cell, job: &JobKey, index: u32, error: ClientError) -> Failure {
+async fn explain_not_running(cell: &Cell, job: &JobKey, index: u32, error: ClientError) -> Failure {
     match cell.client.task(job, index).await {
-        Ok(task) => no_session(&task.value.item, crate::clock::now()),
+        Ok(task) => not_running_failure(&task.value.item, crate::clock::now()),
         Err(_) => error.into(),
     }
 }
 
-fn no_session(task: &TaskView, now: Time) -> Failure {
-    let (name, state, note) = (&task.name, tell::state(task), tell::note(task, now));
+fn not_running_failure(task: &TaskView, now: Time) -> Failure {
+    let (name, state, note) = (&task.name, status_text::state(task), status_text::note(task, now));
     let note = if note.is_empty() { note } else { format!(": {note}") };
     let next = match task.state {
-        _ if tell::is_failing(task) => format!("why it fails: cell logs {name} --stderr"),
+        _ if status_text::is_failing(task) => format!("why it fails: cell logs {name} --stderr"),
         TaskState::Pending => format!("why it waits: cell explain {name}"),
         TaskState::Dead(_) => format!("what it wrote: cell logs {name}"),
         _ => format!("wait until it runs: cell status {name} --watch"),
     };
-    Failure::Work { message: format!("{name} does not run, it is {state}{note}"), next }
+    Failure::Operation { message: format!("{name} does not run, it is {state}{note}"), next }
 }
 
 /// Of the terminal here; what programs take for granted when it does not say.
-fn size() -> TerminalSize {
+fn terminal_size() -> TerminalSize {
     match tcgetwinsize(io::stdin()) {
         Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
             TerminalSize { rows: size.ws_row, columns: size.ws_col }
@@ -163,56 +166,57 @@ fn size() -> TerminalSize {
 }
 
 /// The terminal here, raw for as long as this lives.
-struct Raw(Termios);
+struct RawTerminal(Termios);
 
-impl Raw {
-    fn enter() -> io::Result<Raw> {
+impl RawTerminal {
+    fn enter() -> io::Result<RawTerminal> {
         let before = tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
-        raw.make_raw();
+        let mut raw_terminal = before.clone();
+        raw_terminal.make_raw();
         // What was typed ahead is for the command.
-        tcsetattr(io::stdin(), OptionalActions::Drain, &raw)?;
-        Ok(Raw(before))
+        tcsetattr(io::stdin(), OptionalActions::Drain, &raw_terminal)?;
+        Ok(RawTerminal(before))
     }
 }
 
-impl Drop for Raw {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         // There is nothing more to try.
         let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
     }
 }
 
-async fn converse(stream: SessionStream, terminal: bool, task: &str) -> Result<Ending, Failure> {
+async fn relay(stream: SessionStream, terminal: bool, task: &str) -> Result<SessionEnd, Failure> {
     let (from, mut to) = tokio::io::split(stream);
-    let mut signals = Signals::new(terminal).map_err(|error| Failure::work(&error, &look(task)))?;
+    let mut signals = Signals::new(terminal)
+        .map_err(|error| Failure::from_error(&error, &check_task_hint(task)))?;
     let mut input = standard_input();
-    let said = async {
-        while let Some(frame) = next(&mut input, &mut signals).await {
-            let Said::Frame(frame) = frame else { return };
+    let sending = async {
+        while let Some(frame) = next_input(&mut input, &mut signals).await {
+            let SessionInput::Frame(frame) = frame else { return };
             // When nobody takes it any more, the other direction says why.
-            if say(&mut to, frame).await.is_err() {
+            if send_frame(&mut to, frame).await.is_err() {
                 break;
             }
         }
         std::future::pending().await
     };
     tokio::select! {
-        heard = hear(from, terminal, task) => heard,
-        () = said => Ok(Ending::Exit(128 + 2)),
+        heard = receive(from, terminal, task) => heard,
+        () = sending => Ok(SessionEnd::Exit(128 + 2)),
     }
 }
 
-async fn say(to: &mut (impl AsyncWrite + Unpin), frame: Frame) -> io::Result<()> {
+async fn send_frame(to: &mut (impl AsyncWrite + Unpin), frame: Frame) -> io::Result<()> {
     frame.write(to).await
 }
 
 /// Standard input, piece by piece; nothing at its end. A thread of its own, which nobody waits for:
 /// it may be in the middle of a read when the command has ended.
 fn standard_input() -> mpsc::Receiver<Option<Bytes>> {
-    let (sender, receiver) = mpsc::channel(PIECES);
+    let (sender, receiver) = mpsc::channel(QUEUED_READS);
     std::thread::spawn(move || {
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; READ_BYTES];
         loop {
             let piece = match io::stdin().read(&mut buffer) {
                 Ok(count @ 1..) => Some(Bytes::copy_from_slice(&buffer[..count])),
@@ -228,7 +232,7 @@ fn standard_input() -> mpsc::Receiver<Option<Bytes>> {
     receiver
 }
 
-enum Said {
+enum SessionInput {
     Frame(Frame),
     /// The person here wants to go, whatever the command does.
     Leave,
@@ -237,31 +241,35 @@ enum Said {
 /// What a person does beside typing. With a terminal, keys travel as keys.
 struct Signals {
     resized: Signal,
-    told: [(u8, Signal); 3],
+    forwarded: [(u8, Signal); 3],
     interrupts: u32,
     terminal: bool,
 }
 
 impl Signals {
     fn new(terminal: bool) -> io::Result<Signals> {
-        let told = |number: u8| signal(SignalKind::from_raw(i32::from(number)));
-        let told = [(2, told(2)?), (15, told(15)?), (1, told(1)?)];
+        let listen = |number: u8| signal(SignalKind::from_raw(i32::from(number)));
+        let listen = [(2, listen(2)?), (15, listen(15)?), (1, listen(1)?)];
         let resized = signal(SignalKind::window_change())?;
-        Ok(Signals { resized, told, interrupts: 0, terminal })
+        Ok(Signals { resized, forwarded: listen, interrupts: 0, terminal })
     }
 }
 
-async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) -> Option<Said> {
-    let [(interrupt, interrupted), (terminate, terminated), (hang_up, hung_up)] = &mut signals.told;
+async fn next_input(
+    input: &mut mpsc::Receiver<Option<Bytes>>,
+    signals: &mut Signals,
+) -> Option<SessionInput> {
+    let [(interrupt, interrupted), (terminate, terminated), (hang_up, hung_up)] =
+        &mut signals.forwarded;
     let number = tokio::select! {
         piece = input.recv() => match piece {
-            Some(Some(bytes)) => return Some(Said::Frame(Frame::Data(bytes))),
-            Some(None) => return Some(Said::Frame(Frame::End)),
+            Some(Some(bytes)) => return Some(SessionInput::Frame(Frame::Data(bytes))),
+            Some(None) => return Some(SessionInput::Frame(Frame::End)),
             // Signals go on after the input has ended.
             None => std::future::pending().await,
         },
         _ = signals.resized.recv(), if signals.terminal => {
-            return Some(Said::Frame(Frame::Resize(size())));
+            return Some(SessionInput::Frame(Frame::Resize(terminal_size())));
         }
         _ = interrupted.recv() => {
             signals.interrupts += 1;
@@ -271,60 +279,61 @@ async fn next(input: &mut mpsc::Receiver<Option<Bytes>>, signals: &mut Signals) 
         _ = hung_up.recv() => *hang_up,
     };
     let leave = signals.terminal || signals.interrupts > 1;
-    Some(if leave { Said::Leave } else { Said::Frame(Frame::Signal(number)) })
+    Some(if leave { SessionInput::Leave } else { SessionInput::Frame(Frame::Signal(number)) })
 }
 
 /// What comes, until the command's end.
-async fn hear(
+async fn receive(
     mut from: ReadHalf<SessionStream>,
     terminal: bool,
     task: &str,
-) -> Result<Ending, Failure> {
-    let mut output = Shown::on(io::stdout(), terminal);
-    let mut problems = Shown::on(io::stderr(), terminal);
-    let broke = |message: String| Failure::Work { message, next: look(task) };
+) -> Result<SessionEnd, Failure> {
+    let mut output = SessionOutput::for_stream(io::stdout(), terminal);
+    let mut problems = SessionOutput::for_stream(io::stderr(), terminal);
+    let broken_session =
+        |message: String| Failure::Operation { message, next: check_task_hint(task) };
     loop {
         // Masters give up first; this is for when they are what is gone.
-        let Ok(heard) = timeout(SILENCE * 2, Frame::read(&mut from)).await else {
-            return Err(broke("nothing is heard of the session any more".into()));
+        let Ok(received) = timeout(IDLE_TIMEOUT * 2, Frame::read(&mut from)).await else {
+            return Err(broken_session("nothing is heard of the session any more".into()));
         };
-        match heard {
-            Ok(Some(Frame::Data(bytes))) => output.show(&bytes)?,
-            Ok(Some(Frame::Problems(bytes))) => problems.show(&bytes)?,
+        match received {
+            Ok(Some(Frame::Data(bytes))) => output.write_bytes(&bytes)?,
+            Ok(Some(Frame::Stderr(bytes))) => problems.write_bytes(&bytes)?,
             // All that a process can end with fits.
             Ok(Some(Frame::Exit(code))) => {
-                output.end()?;
-                problems.end()?;
-                return Ok(Ending::Exit(u8::try_from(code).unwrap_or(u8::MAX)));
+                output.finish()?;
+                problems.finish()?;
+                return Ok(SessionEnd::Exit(u8::try_from(code).unwrap_or(u8::MAX)));
             }
-            Ok(Some(Frame::Failed(message))) => return Err(broke(message)),
+            Ok(Some(Frame::Failed(message))) => return Err(broken_session(message)),
             Ok(Some(_)) => {
-                return Err(broke("the other side says what it has no reason to".into()));
+                return Err(broken_session("the other side says what it has no reason to".into()));
             }
             // A master that dies may still close the connection, or have it cut.
-            Ok(None) | Err(_) => return Ok(Ending::Closed),
+            Ok(None) | Err(_) => return Ok(SessionEnd::Closed),
         }
     }
 }
 
 /// Where the command's output goes. With `-t` the command has the terminal here, and whatever else
 /// is no terminal gets the very bytes; a terminal that the command was not given takes no orders.
-struct Shown<W> {
+struct SessionOutput<W> {
     to: W,
-    pieces: Option<Pieces>,
+    sanitizer: Option<StreamSanitizer>,
 }
 
-impl<W: Write + IsTerminal> Shown<W> {
-    fn on(to: W, given: bool) -> Shown<W> {
-        let pieces = (!given && to.is_terminal()).then(Pieces::default);
-        Shown { to, pieces }
+impl<W: Write + IsTerminal> SessionOutput<W> {
+    fn for_stream(to: W, is_shared_terminal: bool) -> SessionOutput<W> {
+        let sanitizer = (!is_shared_terminal && to.is_terminal()).then(StreamSanitizer::default);
+        SessionOutput { to, sanitizer }
     }
 }
 
-impl<W: Write> Shown<W> {
-    fn show(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let written = match &mut self.pieces {
-            Some(pieces) => self.to.write_all(pieces.take(bytes).as_bytes()),
+impl<W: Write> SessionOutput<W> {
+    fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = match &mut self.sanitizer {
+            Some(sanitizer) => self.to.write_all(sanitizer.push(bytes).as_bytes()),
             None => self.to.write_all(bytes),
         };
         written.and_then(|()| self.to.flush()).map_err(|source| match source.kind() {
@@ -334,9 +343,9 @@ impl<W: Write> Shown<W> {
     }
 
     /// Nothing more comes.
-    fn end(mut self) -> Result<(), Failure> {
-        let rest = self.pieces.take().map_or_else(String::new, |mut pieces| pieces.end());
-        self.show(rest.as_bytes())
+    fn finish(mut self) -> Result<(), Failure> {
+        let rest = self.sanitizer.take().map_or_else(String::new, |mut pieces| pieces.finish());
+        self.write_bytes(rest.as_bytes())
     }
 }
 
@@ -352,25 +361,26 @@ mod tests {
             "ports": [], "devices": [], "waits_for": [], "failures_in_row": failures,
             "not_before": 4000, "changed_at": 0, "crashed_on": [],
         }));
-        let Failure::Work { message: said, next: then } = no_session(&task.unwrap(), Time(0))
+        let Failure::Operation { message: actual_message, next: actual_next } =
+            not_running_failure(&task.unwrap(), Time(0))
         else {
             panic!("another failure");
         };
-        assert_eq!((said.as_str(), then.as_str()), (message, next));
+        assert_eq!((actual_message.as_str(), actual_next.as_str()), (message, next));
     }
 
     #[test]
     fn that_no_master_answers_any_more_is_not_the_end_of_the_task() {
-        let said = |unanswered| match closed(unanswered, "dev/web/0") {
-            Failure::Work { message, next } => (message, next),
+        let failure_text = |task_error| match session_closed_failure(task_error, "dev/web/0") {
+            Failure::Operation { message, next } => (message, next),
             other => panic!("{other:?}"),
         };
         let gone = ClientError::Unreachable { tried: 1, last: "m1: refused".into() };
-        let (message, next) = said(Some(gone));
+        let (message, next) = failure_text(Some(gone));
         let lost = "the connection to the master was lost; the task dev/web/0 goes on";
         assert_eq!(message, lost);
         assert_eq!(next, "as soon as a master answers: cell status dev/web/0");
-        let (message, next) = said(None);
+        let (message, next) = failure_text(None);
         assert!(message.starts_with("the session was ended: the task"), "{message}");
         assert!(next.ends_with("cell status dev/web/0"), "{next}");
     }
@@ -378,37 +388,37 @@ mod tests {
     #[test]
     fn the_command_to_type_again_has_all_that_was_typed() {
         let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let plain = again(false, "dev/web/0", &words(&["ls", "-l", "/tmp"]));
+        let plain = same_command(false, "dev/web/0", &words(&["ls", "-l", "/tmp"]));
         assert_eq!(plain, "cell exec dev/web/0 -- ls -l /tmp");
-        let quoted = again(true, "dev/web/0", &words(&["sh", "-c", "echo it's $HOME", ""]));
+        let quoted = same_command(true, "dev/web/0", &words(&["sh", "-c", "echo it's $HOME", ""]));
         assert_eq!(quoted, r"cell exec -t dev/web/0 -- sh -c 'echo it'\''s $HOME' ''");
     }
 
     #[test]
     fn what_does_not_run_says_what_it_does_and_where_to_look() {
-        let is = |what: &str| format!("dev/hog/0 does not run, it is {what}");
+        let does_not_run = |what: &str| format!("dev/hog/0 does not run, it is {what}");
         check(
             "pending".into(),
             2,
-            &is("failing: failed twice, next try in 4 s"),
+            &does_not_run("failing: failed twice, next try in 4 s"),
             "why it fails: cell logs dev/hog/0 --stderr",
         );
         check(
             "pending".into(),
             0,
-            &is("pending: next try in 4 s"),
+            &does_not_run("pending: next try in 4 s"),
             "why it waits: cell explain dev/hog/0",
         );
         check(
             serde_json::json!({"dead": {"failed": {"code": 7}}}),
             1,
-            &is("failed: exit code 7"),
+            &does_not_run("failed: exit code 7"),
             "what it wrote: cell logs dev/hog/0",
         );
         check(
             "deferred".into(),
             0,
-            &is("deferred"),
+            &does_not_run("deferred"),
             "wait until it runs: cell status dev/hog/0 --watch",
         );
     }

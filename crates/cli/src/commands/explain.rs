@@ -2,29 +2,29 @@
 //! or the same of a whole job, its tasks that are alike together.
 
 use super::Success;
-use super::status::{Words, words_of_starts};
-use super::target::{Target, Typed, typed};
+use super::status::{StartError, fetch_start_errors};
+use super::target::{Target, TargetArg, parse_target};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use crate::table::{listed, rewrapped, wrapped};
+use crate::output::{Output, print_json, print_prose};
+use crate::runtime::block_on;
+use crate::table::{rewrap, wrap, wrap_list};
 use cellwright_api::types::{ExplanationView, HappenedView, ReasonView};
 use cellwright_cell::name::JobKey;
 use clap::Args;
 use std::collections::BTreeSet;
 
 /// Events of the past shown in a table; JSON has more.
-const SHOWN: usize = 5;
+const MAX_EVENTS: usize = 5;
 
 /// Say why a task waits, why it is where it is, or how it ended
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// A job, or one of its tasks
-    #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    subject: Typed,
+    #[arg(value_name = "JOB|TASK", value_parser = parse_target)]
+    subject: TargetArg,
 
     #[command(flatten)]
     watch: WatchArgs,
@@ -34,20 +34,21 @@ pub struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        let Target { job, tasks } = ask(self.subject.resolve(&cell))?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let Target { job, tasks } = block_on(self.subject.resolve(&cell))?;
         let Some(indexes) = tasks else {
-            let said = ask(async { Ok(cell.client.explain_job(&job).await?.value.item) })?;
+            let explanation =
+                block_on(async { Ok(cell.client.explain_job(&job).await?.value.item) })?;
             match self.output.output {
-                Output::Json => print_json(&said)?,
+                Output::Json => print_json(&explanation)?,
                 Output::Table => {
                     // The first of each kind stands for the rest.
-                    let firsts = said.groups.iter().filter_map(|group| group.tasks.first());
-                    let words = starts(&cell, &job, firsts.copied().collect());
-                    let text = lines(&format!("{}: {}", said.job, said.text));
-                    let reasons = said.groups.iter().flat_map(|group| &group.why.reasons);
-                    say(&format!("{text}{}{words}", lending(reasons)))?;
+                    let firsts = explanation.groups.iter().filter_map(|group| group.tasks.first());
+                    let start_errors = start_error_lines(&cell, &job, firsts.copied().collect());
+                    let text = rewrap_lines(&format!("{}: {}", explanation.job, explanation.text));
+                    let reasons = explanation.groups.iter().flat_map(|group| &group.why.reasons);
+                    print_prose(&format!("{text}{}{start_errors}", host_volume_hints(reasons)))?;
                 }
             }
             return Ok(Success::Done);
@@ -58,10 +59,14 @@ impl ExplainArgs {
                 next: format!("those that are alike together: cell explain {job}"),
             });
         };
-        let said = ask(async { Ok(cell.client.explain(&job, index).await?.value.item) })?;
+        let explanation =
+            block_on(async { Ok(cell.client.explain(&job, index).await?.value.item) })?;
         match self.output.output {
-            Output::Json => print_json(&said)?,
-            Output::Table => say(&task(&said, &starts(&cell, &job, vec![index])))?,
+            Output::Json => print_json(&explanation)?,
+            Output::Table => print_prose(&render_task(
+                &explanation,
+                &start_error_lines(&cell, &job, vec![index]),
+            ))?,
         }
         Ok(Success::Done)
     }
@@ -69,69 +74,70 @@ impl ExplainArgs {
 
 /// Why tasks could not start, in the words of their machines. That a machine does not say is no
 /// reason to explain nothing.
-fn starts(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
-    let found = ask(async {
+fn start_error_lines(cell: &Cell, job: &JobKey, indexes: Vec<u32>) -> String {
+    let found = block_on(async {
         let mut tasks = Vec::new();
         for index in indexes {
             tasks.push(cell.client.task(job, index).await?.value.item);
         }
-        Ok(words_of_starts(cell, job, &tasks).await)
+        Ok(fetch_start_errors(cell, job, &tasks).await)
     });
-    let said = found.unwrap_or_default();
+    let errors = found.unwrap_or_default();
     let line =
-        |words: &Words| wrapped(&format!("{} could not start: ", words.task), "  ", &words.said);
-    said.iter().map(line).collect()
+        |error: &StartError| wrap(&format!("{} could not start: ", error.task), "  ", &error.said);
+    errors.iter().map(line).collect()
 }
 
-fn lines(text: &str) -> String {
-    rewrapped("", "  ", text)
+fn rewrap_lines(text: &str) -> String {
+    rewrap("", "  ", text)
 }
 
 /// `words`: of its machine, why it could not start.
-fn task(said: &ExplanationView, words: &str) -> String {
-    let mut out = lines(&said.text);
-    out.push_str(&lending(&said.reasons));
-    out.push_str(words);
-    if let Some(here) = &said.here {
-        for candidate in &here.candidates {
+fn render_task(explanation: &ExplanationView, start_errors: &str) -> String {
+    let mut out = rewrap_lines(&explanation.text);
+    out.push_str(&host_volume_hints(&explanation.reasons));
+    out.push_str(start_errors);
+    if let Some(chosen) = &explanation.here {
+        for candidate in &chosen.candidates {
             let mark = if candidate.here { "  (here)" } else { "" };
             let terms = candidate.score.as_object().map(|terms| {
                 let term = |(name, value): (&String, &serde_json::Value)| format!("{name} {value}");
                 terms.iter().map(term).collect::<Vec<_>>()
             });
             let score = terms.unwrap_or_default();
-            let place = format!("  {}. {}{mark}: ", candidate.rank, candidate.machine);
-            out.push_str(&listed(&place, "     ", &score));
+            let prefix = format!("  {}. {}{mark}: ", candidate.rank, candidate.machine);
+            out.push_str(&wrap_list(&prefix, "     ", &score));
         }
     }
-    let newest = said.history.len().saturating_sub(SHOWN);
-    let shown = &said.history[newest..];
-    if !shown.is_empty() {
+    let first_shown = explanation.history.len().saturating_sub(MAX_EVENTS);
+    let recent = &explanation.history[first_shown..];
+    if !recent.is_empty() {
         out.push_str("\nlately\n");
-        shown.iter().for_each(|event| out.push_str(&happened(event)));
+        recent.iter().for_each(|event| out.push_str(&render_event(event)));
     }
     out
 }
 
 /// How the folders are lent that machines do not lend, each once.
-fn lending<'a>(reasons: impl IntoIterator<Item = &'a ReasonView>) -> String {
-    let loans = reasons.into_iter().filter(|reason| reason.code == "volume" && reason.machines > 0);
+fn host_volume_hints<'a>(reasons: impl IntoIterator<Item = &'a ReasonView>) -> String {
+    let missing_volumes =
+        reasons.into_iter().filter(|reason| reason.code == "volume" && reason.machines > 0);
     let folder = |reason: &ReasonView| {
-        let loan = &reason.detail;
-        let mode = if loan["writable"] == true { "" } else { ":ro" };
-        loan["source"].as_str().map(|source| format!("{source}{mode}"))
+        let volume = &reason.detail;
+        let mode = if volume["writable"] == true { "" } else { ":ro" };
+        volume["source"].as_str().map(|source| format!("{source}{mode}"))
     };
-    let flags: BTreeSet<String> = loans.filter_map(folder).collect();
+    let flags: BTreeSet<String> = missing_volumes.filter_map(folder).collect();
     let line = |flag: &String| {
         let text = format!("`volumes` in its agent.toml, or cell dev --lend {flag}");
-        wrapped("A machine lends it with ", "  ", &text)
+        wrap("A machine lends it with ", "  ", &text)
     };
     flags.iter().map(line).collect()
 }
 
-fn happened(event: &HappenedView) -> String {
+fn render_event(event: &HappenedView) -> String {
     let start = format!("  {}  ", format::utc(event.at));
-    wrapped(&start, "                          ", &event.text)
+    wrap(&start, "                          ", &event.text)
 }
 
 #[cfg(test)]
@@ -147,10 +153,13 @@ mod tests {
             detail: json!({ "source": source, "writable": writable }),
             text: String::new(),
         };
-        let told = lending(&[reason("volume", "/srv/a", true), reason("volume", "/srv/b", false)]);
+        let hints = host_volume_hints(&[
+            reason("volume", "/srv/a", true),
+            reason("volume", "/srv/b", false),
+        ]);
         let line = "A machine lends it with `volumes` in its agent.toml, or cell dev --lend";
-        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(told, format!("{line} /srv/a {line} /srv/b:ro"));
-        assert_eq!(lending(&[reason("resource", "/srv/a", true)]), "");
+        let hints = hints.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(hints, format!("{line} /srv/a {line} /srv/b:ro"));
+        assert_eq!(host_volume_hints(&[reason("resource", "/srv/a", true)]), "");
     }
 }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::style;
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::{Diagnostic, Source};
-use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, Loaded, Options};
+use cellwright_lang::{Diagnostics, Evaluator, Format, Limits, LoadOptions, Loaded};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use std::path::Path;
 pub const STDIN: &str = "-";
 
 /// How whoever writes to standard input says which language it is.
-pub const NAMELESS: &str =
+pub const STDIN_FORMAT_RULE: &str =
     "standard input is YAML when it begins with --- or a field, else Jsonnet or JSON";
 
 /// What `file` asks for, or everything that is wrong with it. `owner`: whose jobs are that name
@@ -21,35 +21,38 @@ pub const NAMELESS: &str =
 pub fn load(file: &str, owner: Option<&Name>) -> Result<Result<Loaded, Diagnostics>, Failure> {
     let options = options(owner.cloned())?;
     if file != STDIN {
-        readable(file)?;
+        check_readable(file)?;
         return Ok(cellwright_lang::load(Path::new(file), &options));
     }
-    let (source, format) = stdin()?;
+    let (source, format) = read_stdin()?;
     Ok(cellwright_lang::load_text(&source, Path::new("."), format, &options))
 }
 
 /// The same for commands that go on only with a file that is right. Warnings are shown.
-pub fn loaded(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
+pub fn load_valid(file: &str, owner: Option<&Name>) -> Result<Loaded, Failure> {
     match load(file, owner)? {
         Ok(loaded) => {
-            show(&loaded.warnings);
+            print_diagnostics(&loaded.warnings);
             Ok(loaded)
         }
         Err(Diagnostics(wrong)) => {
-            show(&wrong);
-            let errors = wrong.iter().filter(|one| one.is_error()).count();
-            let counted = crate::format::counted(errors as u64, "error");
+            print_diagnostics(&wrong);
+            let errors = wrong.iter().filter(|diagnostic| diagnostic.is_error()).count();
+            let counted = crate::format::pluralize(errors as u64, "error");
             let next = match file {
-                STDIN => format!("correct it; {NAMELESS}"),
+                STDIN => format!("correct it; {STDIN_FORMAT_RULE}"),
                 _ => format!("correct it, then look again: cell validate {file}"),
             };
-            Err(Failure::Work { message: format!("{file} has {counted}; nothing was done"), next })
+            Err(Failure::Operation {
+                message: format!("{file} has {counted}; nothing was done"),
+                next,
+            })
         }
     }
 }
 
 /// A file that is not there, or is something else, was named by mistake.
-fn readable(file: &str) -> Result<(), Failure> {
+fn check_readable(file: &str) -> Result<(), Failure> {
     let usage = |message: String| Failure::Usage {
         message,
         next: "name a file that can be read, or - for standard input; cell init writes one".into(),
@@ -63,22 +66,22 @@ fn readable(file: &str) -> Result<(), Failure> {
 }
 
 /// To standard error, with colours where a person sees them.
-pub fn show(diagnostics: &[Diagnostic]) {
+pub fn print_diagnostics(diagnostics: &[Diagnostic]) {
     let coloured = style::for_stderr().is_coloured();
     for diagnostic in diagnostics {
         crate::output::note!("{}", diagnostic.render(coloured));
     }
 }
 
-fn options(owner: Option<Name>) -> Result<Options, Failure> {
+fn options(owner: Option<Name>) -> Result<LoadOptions, Failure> {
     let program = std::env::current_exe().map_err(|error| {
-        Failure::work(&error, "see whether the program is still where it was started from")
+        Failure::from_error(&error, "see whether the program is still where it was started from")
     })?;
-    Ok(Options { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
+    Ok(LoadOptions { evaluator: Evaluator::Child(program), limits: Limits::default(), owner })
 }
 
 /// The text of standard input, with the language that it looks like, which errors name.
-pub fn stdin() -> Result<(Source, Format), Failure> {
+pub fn read_stdin() -> Result<(Source, Format), Failure> {
     let most = Limits::default().file_bytes;
     let mut text = String::new();
     let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);

@@ -1,14 +1,14 @@
 //! `cell sim fits`: how many more tasks of a job fit, and what stops the next one.
 
 use super::Success;
-use super::question::{QuestionArgs, header, places, refused};
-use super::shown::{explained, notes, problems};
+use super::sim_query::{SimQueryArgs, format_placements, rejection_failure, render_header};
+use super::sim_report::{render_explanation, render_notes, render_trace_problems};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::table::wrapped;
+use crate::output::{Output, print_json, print_prose};
+use crate::table::wrap;
 use crate::{format, style};
-use cellwright_sched::whatif::Fits;
-use cellwright_sim::experiment::question::{Answer, fits};
+use cellwright_sched::whatif::FitCount;
+use cellwright_sim::experiment::what_if::{WhatIfAnswer, fits};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -27,42 +27,48 @@ shares of its largest machine. A count in the job does not matter here.";
 #[command(after_help = EXAMPLES)]
 pub struct FitsArgs {
     #[command(flatten)]
-    question: QuestionArgs,
+    query: SimQueryArgs,
 }
 
 impl FitsArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        let asked = self.question.pack()?;
-        let executor = asked.executor.as_ref();
-        let answer = fits(&asked.result, &asked.packed, &asked.spec, asked.scheduler, executor)
-            .map_err(|refusal| refused(&refusal))?;
-        match self.question.output.output {
+        let packed_cell = self.query.pack()?;
+        let executor = packed_cell.executor.as_ref();
+        let answer = fits(
+            &packed_cell.result,
+            &packed_cell.packed,
+            &packed_cell.spec,
+            packed_cell.scheduler,
+            executor,
+        )
+        .map_err(|rejection| rejection_failure(&rejection))?;
+        match self.query.output.output {
             Output::Json => print_json(&answer)?,
-            Output::Table => say(&shown(&answer))?,
+            Output::Table => print_prose(&render(&answer))?,
         }
         Ok(Success::Done)
     }
 }
 
-fn shown(answer: &Answer<Fits>) -> String {
+fn render(answer: &WhatIfAnswer<FitCount>) -> String {
     let fits = &answer.answer;
-    let mut out = header(&answer.cell, &answer.job);
+    let mut out = render_header(&answer.cell, &answer.job);
     let at_least = if fits.reached_max { "at least " } else { "" };
     out.push_str(&format!(
         "{at_least}{} more {}, on {}\n",
         format::count(u64::from(fits.count)),
         if fits.count == 1 { "task fits" } else { "tasks fit" },
-        format::counted(u64::from(fits.machines), "machine"),
+        format::pluralize(u64::from(fits.machines), "machine"),
     ));
     if !fits.placements.is_empty() {
-        out.push_str(&wrapped("  most on ", "    ", &places(&fits.placements)));
+        out.push_str(&wrap("  most on ", "    ", &format_placements(&fits.placements)));
     }
     if let Some(explanation) = &fits.stopped_by {
         out.push_str("\nwhat stops the next one\n");
-        out.push_str(&explained(explanation, answer.cell.units));
+        out.push_str(&render_explanation(explanation, answer.cell.units));
     }
     let style = style::for_stdout();
-    out.push_str(&problems(&answer.cell.trace, style));
-    out.push_str(&notes(&answer.cell.notes, style));
+    out.push_str(&render_trace_problems(&answer.cell.trace, style));
+    out.push_str(&render_notes(&answer.cell.notes, style));
     out
 }

@@ -34,11 +34,11 @@ pub struct FmtArgs {
 }
 
 /// What became of a file.
-enum Looked {
-    Fine,
+enum FormatOutcome {
+    Unchanged,
     Changed,
     /// A language that is not touched.
-    Left,
+    Skipped,
 }
 
 impl FmtArgs {
@@ -46,35 +46,37 @@ impl FmtArgs {
         let (mut changed, mut wrong) = (0, 0);
         for name in &self.files {
             if name == STDIN && !self.check {
-                wrong += u64::from(!piped()?);
+                wrong += u64::from(!format_stdin()?);
                 continue;
             }
-            match self.one(name)? {
-                Ok(Looked::Fine) => {}
-                Ok(Looked::Changed) => {
+            match self.format_file(name)? {
+                Ok(FormatOutcome::Unchanged) => {}
+                Ok(FormatOutcome::Changed) => {
                     changed += 1;
                     let verb = if self.check { "would change" } else { "changed" };
                     print(&format!("{name}: {verb}\n"))?;
                 }
-                Ok(Looked::Left) => print(&format!("{name}: left as it is, being YAML\n"))?,
+                Ok(FormatOutcome::Skipped) => {
+                    print(&format!("{name}: left as it is, being YAML\n"))?
+                }
                 Err(error) => {
                     wrong += 1;
-                    file::show(&[*error]);
+                    file::print_diagnostics(&[*error]);
                 }
             }
         }
         if wrong > 0 {
-            let what = format::counted_as(wrong, "file", "files");
-            return Err(Failure::Work {
-                message: format!("{what} could not be formatted and stayed as before"),
+            let files = format::pluralize_as(wrong, "file", "files");
+            return Err(Failure::Operation {
+                message: format!("{files} could not be formatted and stayed as before"),
                 next: "correct what is marked above, then run it again".into(),
             });
         }
         if changed > 0 && self.check {
-            return Err(Failure::Work {
+            return Err(Failure::Operation {
                 message: format!(
                     "{} not written in the usual way",
-                    format::counted_as(changed, "file is", "files are")
+                    format::pluralize_as(changed, "file is", "files are")
                 ),
                 next: format!("cell fmt {}", self.files.join(" ")),
             });
@@ -82,22 +84,22 @@ impl FmtArgs {
         Ok(Success::Done)
     }
 
-    fn one(&self, name: &str) -> Result<Result<Looked, Box<Diagnostic>>, Failure> {
+    fn format_file(&self, name: &str) -> Result<Result<FormatOutcome, Box<Diagnostic>>, Failure> {
         let path = Path::new(name);
-        let (source, language) = if name == STDIN { file::stdin()? } else { read(name)? };
-        let formatted = match cellwright_lang::format::formatted(&source, language) {
+        let (source, language) = if name == STDIN { file::read_stdin()? } else { read(name)? };
+        let formatted = match cellwright_lang::format::format_source(&source, language) {
             Ok(Some(formatted)) => formatted,
-            Ok(None) => return Ok(Ok(Looked::Left)),
+            Ok(None) => return Ok(Ok(FormatOutcome::Skipped)),
             Err(error) => return Ok(Err(error)),
         };
         if formatted == source.text {
-            return Ok(Ok(Looked::Fine));
+            return Ok(Ok(FormatOutcome::Unchanged));
         }
         if !self.check {
-            replace(path, &formatted)
+            replace_file(path, &formatted)
                 .map_err(|source| Failure::Write { what: name.to_owned(), source })?;
         }
-        Ok(Ok(Looked::Changed))
+        Ok(Ok(FormatOutcome::Changed))
     }
 }
 
@@ -117,25 +119,25 @@ fn read(name: &str) -> Result<(Source, Format), Failure> {
 
 /// From standard input to standard output, what is not touched included: whoever pipes wants all
 /// of it. Whether it could be formatted.
-fn piped() -> Result<bool, Failure> {
-    let (source, language) = file::stdin()?;
-    match cellwright_lang::format::formatted(&source, language) {
+fn format_stdin() -> Result<bool, Failure> {
+    let (source, language) = file::read_stdin()?;
+    match cellwright_lang::format::format_source(&source, language) {
         Ok(formatted) => print(&formatted.unwrap_or(source.text)).map(|()| true),
         Err(error) => {
-            file::show(&[*error]);
+            file::print_diagnostics(&[*error]);
             Ok(false)
         }
     }
 }
 
 /// Whole or not at all: a file is not lost to a full disk.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let real = path.canonicalize()?;
-    let beside = real.with_extension(format!("{}.cell-fmt", std::process::id()));
-    std::fs::write(&beside, text)?;
-    std::fs::set_permissions(&beside, std::fs::metadata(&real)?.permissions())?;
-    std::fs::rename(&beside, &real).inspect_err(|_| {
+fn replace_file(path: &Path, text: &str) -> std::io::Result<()> {
+    let target = path.canonicalize()?;
+    let temporary = target.with_extension(format!("{}.cell-fmt", std::process::id()));
+    std::fs::write(&temporary, text)?;
+    std::fs::set_permissions(&temporary, std::fs::metadata(&target)?.permissions())?;
+    std::fs::rename(&temporary, &target).inspect_err(|_| {
         // Nobody knows of the file but us.
-        let _ = std::fs::remove_file(&beside);
+        let _ = std::fs::remove_file(&temporary);
     })
 }

@@ -2,7 +2,7 @@
 
 use super::{Success, parse};
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::print_prose;
 use cellwright_cell::name::Name;
 use clap::Args;
 use std::fs::OpenOptions;
@@ -110,7 +110,7 @@ impl InitArgs {
             },
             _ => Failure::Write { what: file.clone(), source },
         })?;
-        say(&format!("wrote {file}\nnext: cell validate {file} && cell run {file}\n"))?;
+        print_prose(&format!("wrote {file}\nnext: cell validate {file} && cell run {file}\n"))?;
         Ok(Success::Done)
     }
 }

@@ -2,14 +2,14 @@
 //! tasks at once are told apart by their names in front of every line.
 
 use super::Success;
-use super::select::{self, Meant};
-use super::target::{Target, Typed, typed};
+use super::select::{self, JobScope};
+use super::target::{Target, TargetArg, parse_target};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::output::{print_output, print_raw};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::runtime::block_on;
+use crate::sanitize::StreamSanitizer;
 use crate::style::{self, Style};
-use crate::visible::Pieces;
 use cellwright_api::client::{Client, ClientError, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::output::{OutputPiece, OutputQuery, Stream};
@@ -33,11 +33,11 @@ read_output what anybody's did. Output of attempts that are over is there as
 long as the machine keeps it.";
 
 /// Tasks that are followed at once.
-const MOST: u32 = 100;
+const MAX_FOLLOWED: u32 = 100;
 /// Pieces that wait to be shown.
-const WAITING: usize = 16;
+const QUEUED_PIECES: usize = 16;
 /// A task that waits for a place is looked at this often.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Show what tasks wrote
 #[derive(Debug, Args)]
@@ -45,8 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 #[command(group = ArgGroup::new("which").required(true).args(["target", "selector"]))]
 pub struct LogsArgs {
     /// A job, one of its tasks, or a range of them
-    #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    target: Option<Typed>,
+    #[arg(value_name = "JOB|TASK", value_parser = parse_target)]
+    target: Option<TargetArg>,
 
     /// All tasks of the jobs whose labels match: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
@@ -76,23 +76,23 @@ pub struct LogsArgs {
 }
 
 impl LogsArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(async {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(async {
             let tasks = self.tasks(&cell).await?;
-            Wanted::from(&self).show_tasks(&cell, &tasks).await
+            LogOptions::from(&self).show_tasks(&cell, &tasks).await
         })?;
         Ok(Success::Done)
     }
 
     async fn tasks(&self, cell: &Cell) -> Result<Vec<(JobKey, u32)>, Failure> {
         let mut tasks = Vec::new();
-        if let Some(typed) = &self.target {
-            tasks.extend(tasks_of(cell, &typed.resolve(cell).await?).await?);
+        if let Some(target) = &self.target {
+            tasks.extend(expand_target(cell, &target.resolve(cell).await?).await?);
         }
         if let Some(selector) = &self.selector {
-            for job in select::jobs(cell, selector, Meant::All).await? {
-                tasks.extend((0..job.spec.count).map(|index| (select::key(&job), index)));
+            for job in select::select_jobs(cell, selector, JobScope::All).await? {
+                tasks.extend((0..job.spec.count).map(|index| (select::job_key(&job), index)));
             }
         }
         Ok(tasks)
@@ -100,11 +100,11 @@ impl LogsArgs {
 }
 
 /// Each task that is meant.
-async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Failure> {
+async fn expand_target(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Failure> {
     let Target { job, tasks } = target;
     let indexes = match tasks {
-        Some(one) if one.len() == 1 => one.clone(),
-        Some(range) => there(cell, job, range).await?,
+        Some(single) if single.len() == 1 => single.clone(),
+        Some(range) => existing_tasks(cell, job, range).await?,
         None => (0..cell.client.job(job).await?.value.item.spec.count).collect(),
     };
     Ok(indexes.into_iter().map(|index| (job.clone(), index)).collect())
@@ -112,7 +112,7 @@ async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<(JobKey, u32)>, Fa
 
 /// What is to be shown of which tasks' output.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct LogOptions {
     stderr: bool,
     follow: bool,
     previous: bool,
@@ -120,36 +120,36 @@ pub struct Wanted {
     tail: Option<u32>,
 }
 
-impl From<&LogsArgs> for Wanted {
-    fn from(args: &LogsArgs) -> Wanted {
+impl From<&LogsArgs> for LogOptions {
+    fn from(args: &LogsArgs) -> LogOptions {
         let LogsArgs { stderr, follow, previous, attempt, tail, .. } = *args;
-        Wanted { stderr, follow, previous, attempt, tail }
+        LogOptions { stderr, follow, previous, attempt, tail }
     }
 }
 
-impl Wanted {
+impl LogOptions {
     /// From here on, until all of it is over.
-    pub fn following() -> Wanted {
-        Wanted { follow: true, ..Wanted::default() }
+    pub fn following() -> LogOptions {
+        LogOptions { follow: true, ..LogOptions::default() }
     }
 
     pub async fn show(&self, cell: &Cell, target: &Target) -> Result<(), Failure> {
-        self.show_tasks(cell, &tasks_of(cell, target).await?).await
+        self.show_tasks(cell, &expand_target(cell, target).await?).await
     }
 
     async fn show_tasks(&self, cell: &Cell, tasks: &[(JobKey, u32)]) -> Result<(), Failure> {
         match (tasks, self.follow) {
-            ([_], true) => self.follow(cell, tasks, Shown::Bare).await,
+            ([_], true) => self.follow(cell, tasks, LineStyle::Raw).await,
             ([(job, index)], false) => {
-                self.task(cell, job, *index, &mut Printer::new(job, *index, Shown::Bare)).await
+                self.task(cell, job, *index, &mut Printer::new(job, *index, LineStyle::Raw)).await
             }
-            (many, true) if many.len() > MOST as usize => Err(too_many(many)),
-            (many, true) => self.follow(cell, many, Shown::Named).await,
+            (many, true) if many.len() > MAX_FOLLOWED as usize => Err(too_many(many)),
+            (many, true) => self.follow(cell, many, LineStyle::Prefixed).await,
             (many, false) => {
                 for (job, index) in many {
-                    let mut printer = Printer::new(job, *index, Shown::Named);
+                    let mut printer = Printer::new(job, *index, LineStyle::Prefixed);
                     match self.task(cell, job, *index, &mut printer).await {
-                        Err(failure @ Failure::Work { .. }) => {
+                        Err(failure @ Failure::Operation { .. }) => {
                             crate::output::note!("{job}/{index}: {failure}");
                         }
                         done => done?,
@@ -165,10 +165,10 @@ impl Wanted {
             false => self.attempt,
             true => {
                 let newest = cell.client.task(job, index).await?.value.item.attempt;
-                let none = || Failure::Work {
+                let none = || Failure::Operation {
                     message: format!(
                         "{job}/{index} has been placed {}",
-                        crate::format::times(u64::from(newest))
+                        crate::format::times_text(u64::from(newest))
                     ),
                     next: "the same command without --previous".into(),
                 };
@@ -190,9 +190,9 @@ impl Wanted {
         let mut query = self.query(cell, job, index).await?;
         loop {
             let piece = cell.client.output(job, index, &query).await;
-            let piece = piece.map_err(|error| refused(job, error))?;
+            let piece = piece.map_err(|error| output_failure(job, error))?;
             let OutputPiece { attempt, text, next, ended } = piece.value;
-            printer.take(&text)?;
+            printer.push(&text)?;
             if ended || text.is_empty() {
                 return printer.finish();
             }
@@ -204,32 +204,32 @@ impl Wanted {
         &self,
         cell: &Cell,
         tasks: &[(JobKey, u32)],
-        shown: Shown,
+        line_style: LineStyle,
     ) -> Result<(), Failure> {
-        let (sender, mut pieces) = mpsc::channel(WAITING);
+        let (sender, mut events) = mpsc::channel(QUEUED_PIECES);
         let mut printers = Vec::new();
         for (at, (job, index)) in tasks.iter().enumerate() {
             let query = self.query(cell, job, *index).await?;
-            let to = Ear { at, to: sender.clone() };
-            tokio::spawn(to.follow(cell.client.clone(), job.clone(), *index, query));
-            printers.push(Printer::new(job, *index, shown));
+            let follower = TaskFollower { task_position: at, events: sender.clone() };
+            tokio::spawn(follower.follow(cell.client.clone(), job.clone(), *index, query));
+            printers.push(Printer::new(job, *index, line_style));
         }
         drop(sender);
-        while let Some((at, heard)) = pieces.recv().await {
+        while let Some((at, log_event)) = events.recv().await {
             let Some(printer) = printers.get_mut(at) else { continue };
-            match heard {
-                Heard::Text { attempt, text } => {
-                    printer.at(attempt)?;
-                    printer.take(&text)?;
+            match log_event {
+                LogEvent::Text { attempt, text } => {
+                    printer.set_attempt(attempt)?;
+                    printer.push(&text)?;
                 }
-                Heard::Silent(why) => crate::output::note!("{}: {why}", printer.name),
-                Heard::Waits => crate::output::note!("{} waits for a place", printer.name),
-                Heard::NeverRan => {
+                LogEvent::MachineSilent(why) => crate::output::note!("{}: {why}", printer.name),
+                LogEvent::NotPlaced => crate::output::note!("{} waits for a place", printer.name),
+                LogEvent::NeverRan => {
                     crate::output::note!("{} ended without having run", printer.name)
                 }
-                Heard::End => printer.finish()?,
-                Heard::Failed(error) => match tasks {
-                    [(job, _)] => return Err(refused(job, error)),
+                LogEvent::End => printer.finish()?,
+                LogEvent::Failed(error) => match tasks {
+                    [(job, _)] => return Err(output_failure(job, error)),
                     _ => crate::output::note!("{}: {error}", printer.name),
                 },
             }
@@ -244,11 +244,14 @@ fn too_many(tasks: &[(JobKey, u32)]) -> Failure {
     let jobs: BTreeSet<&JobKey> = tasks.iter().map(|(job, _)| job).collect();
     let (message, next) = match jobs.first() {
         Some(job) if jobs.len() == 1 => {
-            let next = format!("follow at most {MOST}: cell logs '{job}/[0-{}]' -f", MOST - 1);
+            let next = format!(
+                "follow at most {MAX_FOLLOWED}: cell logs '{job}/[0-{}]' -f",
+                MAX_FOLLOWED - 1
+            );
             (format!("{job} has {number} tasks"), next)
         }
         _ => {
-            let next = format!("follow at most {MOST}: labels of fewer jobs, or one job");
+            let next = format!("follow at most {MAX_FOLLOWED}: labels of fewer jobs, or one job");
             (format!("{} jobs have {number} tasks", jobs.len()), next)
         }
     };
@@ -256,15 +259,15 @@ fn too_many(tasks: &[(JobKey, u32)]) -> Failure {
 }
 
 /// Those of a range that there are; the others are named once.
-async fn there(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Failure> {
-    let tasks = super::pages::tasks(cell, job).await?;
+async fn existing_tasks(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Failure> {
+    let tasks = super::pagination::tasks(cell, job).await?;
     let known: BTreeSet<u32> = tasks.iter().map(|task| task.index).collect();
     let (there, absent): (Vec<u32>, Vec<u32>) =
         range.iter().copied().partition(|index| known.contains(index));
-    let message = || format!("{job} has no task {}", ranges(&absent));
+    let message = || format!("{job} has no task {}", format_ranges(&absent));
     if there.is_empty() {
         let next = format!("see which there are: cell status {job}");
-        return Err(Failure::Work { message: message(), next });
+        return Err(Failure::Operation { message: message(), next });
     }
     if !absent.is_empty() {
         crate::output::note!("{}", message());
@@ -273,7 +276,7 @@ async fn there(cell: &Cell, job: &JobKey, range: &[u32]) -> Result<Vec<u32>, Fai
 }
 
 /// `3, 7-99`.
-fn ranges(indexes: &[u32]) -> String {
+fn format_ranges(indexes: &[u32]) -> String {
     let runs = indexes.chunk_by(|one, next| one.checked_add(1) == Some(*next));
     let words = runs.filter_map(|run| match run {
         [] => None,
@@ -283,119 +286,140 @@ fn ranges(indexes: &[u32]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn refused(job: &JobKey, error: ClientError) -> Failure {
+fn output_failure(job: &JobKey, error: ClientError) -> Failure {
     match error.code() {
         Some(Code::NoSuchTask) => {
-            Failure::work(&error, &format!("see whether it ran: cell status {job}"))
+            Failure::from_error(&error, &format!("see whether it ran: cell status {job}"))
         }
         _ => error.into(),
     }
 }
 
 /// What is heard of one task.
-enum Heard {
+enum LogEvent {
     Text {
         attempt: u32,
         text: String,
     },
-    Silent(String),
+    MachineSilent(String),
     /// It has had no place yet.
-    Waits,
+    NotPlaced,
     NeverRan,
     End,
     Failed(ClientError),
 }
 
 /// Where what is heard of one task goes.
-struct Ear {
+struct TaskFollower {
     /// Which of those that are followed it is.
-    at: usize,
-    to: mpsc::Sender<(usize, Heard)>,
+    task_position: usize,
+    events: mpsc::Sender<(usize, LogEvent)>,
 }
 
-impl Ear {
+impl TaskFollower {
     async fn follow(self, client: Client, job: JobKey, index: u32, query: OutputQuery) {
         // Who names an attempt means one that was.
         if query.attempt.is_none() {
-            let heard = match self.placed(&client, &job, index).await {
+            let log_event = match self.wait_until_placed(&client, &job, index).await {
                 Ok(true) => None,
-                Ok(false) => Some(Heard::NeverRan),
-                Err(error) => Some(Heard::Failed(error)),
+                Ok(false) => Some(LogEvent::NeverRan),
+                Err(error) => Some(LogEvent::Failed(error)),
             };
-            if let Some(heard) = heard {
-                drop(self.to.send((self.at, heard)).await);
+            if let Some(log_event) = log_event {
+                drop(self.events.send((self.task_position, log_event)).await);
                 return;
             }
         }
-        heed(client.watch_output(&job, index, &query), self.at, self.to).await;
+        forward_events(client.watch_output(&job, index, &query), self.task_position, self.events)
+            .await;
     }
 
     /// Until it has had a place; false if it died without one.
-    async fn placed(&self, client: &Client, job: &JobKey, index: u32) -> Result<bool, ClientError> {
-        let mut said = false;
+    async fn wait_until_placed(
+        &self,
+        client: &Client,
+        job: &JobKey,
+        index: u32,
+    ) -> Result<bool, ClientError> {
+        let mut is_announced = false;
         loop {
             let task = client.task(job, index).await?.value.item;
             if task.attempt > 0 || task.state.is_dead() {
                 return Ok(task.attempt > 0);
             }
-            if !said {
-                said = true;
-                drop(self.to.send((self.at, Heard::Waits)).await);
+            if !is_announced {
+                is_announced = true;
+                drop(self.events.send((self.task_position, LogEvent::NotPlaced)).await);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
-async fn heed(mut watch: Watch<OutputPiece>, at: usize, to: mpsc::Sender<(usize, Heard)>) {
+async fn forward_events(
+    mut watch: Watch<OutputPiece>,
+    at: usize,
+    follower: mpsc::Sender<(usize, LogEvent)>,
+) {
     loop {
-        let heard = match watch.next().await {
+        let log_event = match watch.next().await {
             Ok(event) => match (event.kind.as_str(), event.data) {
-                ("output", Some(piece)) => Heard::Text { attempt: piece.attempt, text: piece.text },
-                ("silent", _) => Heard::Silent("its machine does not answer".into()),
-                ("end", _) => Heard::End,
+                ("output", Some(piece)) => {
+                    LogEvent::Text { attempt: piece.attempt, text: piece.text }
+                }
+                ("silent", _) => LogEvent::MachineSilent("its machine does not answer".into()),
+                ("end", _) => LogEvent::End,
                 _ => continue,
             },
-            Err(error) => Heard::Failed(error),
+            Err(error) => LogEvent::Failed(error),
         };
-        let last = matches!(heard, Heard::End | Heard::Failed(_));
-        if to.send((at, heard)).await.is_err() || last {
+        let last = matches!(log_event, LogEvent::End | LogEvent::Failed(_));
+        if follower.send((at, log_event)).await.is_err() || last {
             return;
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
+enum LineStyle {
     /// As it was written.
-    Bare,
+    Raw,
     /// Line by line, behind the name of the task.
-    Named,
+    Prefixed,
 }
 
 /// Shows what one task wrote.
 struct Printer {
     name: String,
     index: u32,
-    shown: Shown,
+    line_style: LineStyle,
     style: Style,
     /// A line that is not whole yet.
-    begun: String,
+    partial_line: String,
     /// Of what is shown as it was written, on a terminal.
-    pieces: Option<Pieces>,
+    sanitizer: Option<StreamSanitizer>,
     /// Whose output came last.
     attempt: Option<u32>,
 }
 
 impl Printer {
-    fn new(job: &JobKey, index: u32, shown: Shown) -> Printer {
+    fn new(job: &JobKey, index: u32, line_style: LineStyle) -> Printer {
         let (name, style) = (format!("{job}/{index}"), style::for_stdout());
-        let pieces = (shown == Shown::Bare && io::stdout().is_terminal()).then(Pieces::default);
-        Printer { name, index, shown, style, begun: String::new(), pieces, attempt: None }
+        let sanitizer = (line_style == LineStyle::Raw && io::stdout().is_terminal())
+            .then(StreamSanitizer::default);
+        Printer {
+            name,
+            index,
+            line_style,
+            style,
+            partial_line: String::new(),
+            sanitizer,
+            attempt: None,
+        }
     }
 
     /// Where the output of another attempt begins is said apart from it.
-    fn at(&mut self, attempt: u32) -> Result<(), Failure> {
+    fn set_attempt(&mut self, attempt: u32) -> Result<(), Failure> {
         let before = self.attempt.replace(attempt);
         if before.is_some_and(|before| before != attempt) {
             self.finish()?;
@@ -404,29 +428,29 @@ impl Printer {
         Ok(())
     }
 
-    fn take(&mut self, text: &str) -> Result<(), Failure> {
-        match &mut self.pieces {
-            Some(pieces) => return print_raw(&pieces.take(text.as_bytes())),
-            None if self.shown == Shown::Bare => return print_raw(text),
+    fn push(&mut self, text: &str) -> Result<(), Failure> {
+        match &mut self.sanitizer {
+            Some(sanitizer) => return print_raw(&sanitizer.push(text.as_bytes())),
+            None if self.line_style == LineStyle::Raw => return print_raw(text),
             None => {}
         }
-        self.begun.push_str(text);
-        let Some(end) = self.begun.rfind('\n') else { return Ok(()) };
-        let rest = self.begun.split_off(end + 1);
-        let whole = std::mem::replace(&mut self.begun, rest);
-        print_output(&self.named(&whole))
+        self.partial_line.push_str(text);
+        let Some(end) = self.partial_line.rfind('\n') else { return Ok(()) };
+        let rest = self.partial_line.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.partial_line, rest);
+        print_output(&self.prefix_lines(&whole))
     }
 
     fn finish(&mut self) -> Result<(), Failure> {
-        if let Some(pieces) = &mut self.pieces {
-            print_raw(&pieces.end())?;
+        if let Some(sanitizer) = &mut self.sanitizer {
+            print_raw(&sanitizer.finish())?;
         }
-        let rest = std::mem::take(&mut self.begun);
-        if rest.is_empty() { Ok(()) } else { print_output(&self.named(&rest)) }
+        let rest = std::mem::take(&mut self.partial_line);
+        if rest.is_empty() { Ok(()) } else { print_output(&self.prefix_lines(&rest)) }
     }
 
-    fn named(&self, lines: &str) -> String {
-        let name = self.style.one_of_many(self.index, &self.name);
+    fn prefix_lines(&self, lines: &str) -> String {
+        let name = self.style.nth_colour(self.index, &self.name);
         lines.lines().map(|line| format!("{name} {line}\n")).collect()
     }
 }
@@ -442,21 +466,21 @@ mod tests {
             let key = JobKey { user: name("dev"), job: name(job) };
             (0..count).map(move |index| (key.clone(), index))
         };
-        let said = |tasks: Vec<(JobKey, u32)>| match too_many(&tasks) {
+        let failure_text = |tasks: Vec<(JobKey, u32)>| match too_many(&tasks) {
             Failure::Usage { message, next } => (message, next),
             other => panic!("{other:?}"),
         };
-        let (message, next) = said(tasks("web", 120).collect());
+        let (message, next) = failure_text(tasks("web", 120).collect());
         assert_eq!(message, "dev/web has 120 tasks");
         assert!(next.ends_with("cell logs 'dev/web/[0-99]' -f"), "{next}");
-        let (message, next) = said(tasks("web", 70).chain(tasks("db", 50)).collect());
+        let (message, next) = failure_text(tasks("web", 70).chain(tasks("db", 50)).collect());
         assert_eq!(message, "2 jobs have 120 tasks");
         assert!(next.starts_with("follow at most 100: labels"), "{next}");
     }
 
     #[test]
     fn indexes_in_a_row_are_told_together() {
-        assert_eq!(ranges(&[3, 7, 8, 9]), "3, 7-9");
-        assert_eq!(ranges(&(3..=99).collect::<Vec<_>>()), "3-99");
+        assert_eq!(format_ranges(&[3, 7, 8, 9]), "3, 7-9");
+        assert_eq!(format_ranges(&(3..=99).collect::<Vec<_>>()), "3-99");
     }
 }

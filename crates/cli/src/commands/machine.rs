@@ -1,21 +1,21 @@
 //! `cell machine`: what the cell has, and taking machines out of use.
 
+use super::alarms::Alarms;
+use super::enum_words::enum_text;
 use super::parse::name;
-use super::silence::Alarms;
-use super::words::word;
-use super::{Success, pages};
+use super::{Success, pagination};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, aside, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::{clock, format, table};
-use cellwright_api::client::Change;
+use cellwright_api::client::ChangeOptions;
 use cellwright_api::types::{
     DrainLimit, DrainWaitView, MachinePackages, MachineView, PackageOnMachine, ShortageView,
     Trouble, TroubleView,
 };
-use cellwright_cell::device::WHOLE;
+use cellwright_cell::device::WHOLE_DEVICE;
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
@@ -23,7 +23,7 @@ use clap::{Args, Subcommand};
 use std::collections::BTreeMap;
 
 /// Digits of a digest in tables.
-const SHORT: usize = 12;
+const DIGEST_DIGITS: usize = 12;
 
 /// Machines: ls, show, packages, drain, undrain, rm
 #[derive(Debug, Subcommand)]
@@ -35,9 +35,9 @@ pub enum Machine {
     /// The packages on one machine, and who gave them
     Packages(ShowArgs),
     /// Take no new work and move what runs there, within the jobs' budgets
-    Drain(OneArgs),
+    Drain(MachineArgs),
     /// Take work again
-    Undrain(OneArgs),
+    Undrain(MachineArgs),
     /// Take it out of the cell, until it joins again
     Rm(RmArgs),
 }
@@ -54,13 +54,13 @@ pub struct LsArgs {
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
-    one: OneArgs,
+    target: MachineArgs,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct OneArgs {
+pub struct MachineArgs {
     /// Its name, as `cell machine ls` shows it
     #[arg(value_name = "MACHINE", value_parser = name)]
     machine: Name,
@@ -69,7 +69,7 @@ pub struct OneArgs {
 #[derive(Debug, Args)]
 pub struct RmArgs {
     #[command(flatten)]
-    one: OneArgs,
+    target: MachineArgs,
 
     /// Also while tasks are on it: they end at once, without notice
     #[arg(long)]
@@ -77,75 +77,81 @@ pub struct RmArgs {
 }
 
 impl Machine {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         match self {
             Machine::Ls(args) => {
-                let mut machines = ask(pages::machines(&cell))?;
-                machines
-                    .sort_by(|one, other| format::by_name(one.name.as_str(), other.name.as_str()));
+                let mut machines = block_on(pagination::machines(&cell))?;
+                machines.sort_by(|one, other| {
+                    format::natural_order(one.name.as_str(), other.name.as_str())
+                });
                 match args.output.output {
                     Output::Json => print_json(&machines)?,
                     Output::Table if machines.is_empty() => {
-                        aside(&format!("no machines; next: {}", first_machine(&cell)));
+                        print_notice(&format!("no machines; next: {}", first_machine_hint(&cell)));
                     }
                     Output::Table => {
-                        let silent = ask(async { Ok(Alarms::of_leader(&cell).await) })?.silent();
-                        say(&list(&machines, &silent))?;
+                        let silent_seconds =
+                            block_on(async { Ok(Alarms::from_leader(&cell).await) })?
+                                .silent_machines();
+                        print_prose(&render_list(&machines, &silent_seconds))?;
                     }
                 }
             }
             Machine::Show(args) => {
-                let name = &args.one.machine;
-                let machine = ask(async { Ok(cell.client.machine(name).await?.value.item) })?;
+                let name = &args.target.machine;
+                let machine = block_on(async { Ok(cell.client.machine(name).await?.value.item) })?;
                 match args.output.output {
                     Output::Json => print_json(&machine)?,
-                    Output::Table => say(&shown(&machine))?,
+                    Output::Table => print_prose(&render(&machine))?,
                 }
             }
             Machine::Packages(args) => {
-                let name = &args.one.machine;
-                let told = ask(async { Ok(cell.client.machine_packages(name).await?.value) })?;
+                let name = &args.target.machine;
+                let package_list =
+                    block_on(async { Ok(cell.client.machine_packages(name).await?.value) })?;
                 match args.output.output {
-                    Output::Json => print_json(&told)?,
-                    Output::Table => say(&packages(name, &told))?,
+                    Output::Json => print_json(&package_list)?,
+                    Output::Table => print_prose(&render_packages(name, &package_list))?,
                 }
             }
             Machine::Drain(args) => drain(&cell, &args.machine, true)?,
             Machine::Undrain(args) => drain(&cell, &args.machine, false)?,
-            Machine::Rm(args) => remove(&cell, &args.one.machine, args.force)?,
+            Machine::Rm(args) => remove_machine(&cell, &args.target.machine, args.force)?,
         }
         Ok(Success::Done)
     }
 }
 
 /// Has a machine drained or not, and says which.
-pub fn order_drain(cell: &Cell, machine: &Name, on: bool) -> Result<String, Failure> {
-    let change = Change::default();
-    let done = ask(async { Ok(cell.client.drain_machine(machine, on, &change).await?.value) })?;
-    let what = match (on, done.changed) {
+pub fn set_draining(cell: &Cell, machine: &Name, is_draining: bool) -> Result<String, Failure> {
+    let change = ChangeOptions::default();
+    let done = block_on(async {
+        Ok(cell.client.drain_machine(machine, is_draining, &change).await?.value)
+    })?;
+    let outcome = match (is_draining, done.changed) {
         (true, true) => "is being drained",
         (true, false) => "was being drained already",
         (false, true) => "takes work again",
         (false, false) => "took work already",
     };
-    Ok(format!("machine {machine} {what}\n"))
+    Ok(format!("machine {machine} {outcome}\n"))
 }
 
-pub fn drain(cell: &Cell, machine: &Name, on: bool) -> Result<(), Failure> {
-    let mut said = order_drain(cell, machine, on)?;
-    if on {
-        let now = ask(async { Ok(cell.client.machine(machine).await?.value.item) })?;
-        let waits = now.drain_waits.iter().map(|wait| waiting(wait, clock::now()));
-        waits.for_each(|wait| said.push_str(&format!("{wait}\n")));
+pub fn drain(cell: &Cell, machine: &Name, is_draining: bool) -> Result<(), Failure> {
+    let mut text = set_draining(cell, machine, is_draining)?;
+    if is_draining {
+        let now = block_on(async { Ok(cell.client.machine(machine).await?.value.item) })?;
+        let waits = now.drain_waits.iter().map(|wait| drain_wait_text(wait, clock::now()));
+        waits.for_each(|wait| text.push_str(&format!("{wait}\n")));
     }
-    said.push_str("next: cell machine ls\n");
-    say(&said)
+    text.push_str("next: cell machine ls\n");
+    print_prose(&text)
 }
 
 /// `2 tasks wait for the disruption limit of ann/web, next at 2026-03-01 12:00:00Z`.
-pub fn waiting(wait: &DrainWaitView, now: Time) -> String {
-    let tasks = format::counted(u64::from(wait.tasks), "task");
+pub fn drain_wait_text(wait: &DrainWaitView, now: Time) -> String {
+    let tasks = format::pluralize(u64::from(wait.tasks), "task");
     let verb = if wait.tasks == 1 { "waits" } else { "wait" };
     if wait.limit == DrainLimit::MaxDown {
         let are = if wait.down == 1 { "is" } else { "are" };
@@ -161,14 +167,14 @@ pub fn waiting(wait: &DrainWaitView, now: Time) -> String {
     format!("{tasks} {verb} for the disruption limit of {}, {next}", wait.job)
 }
 
-pub fn shown(machine: &MachineView) -> String {
+pub fn render(machine: &MachineView) -> String {
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     let spec = &machine.spec;
     let of = |dimension, free, all| {
         format!("{} of {} free", amount(dimension, free), amount(dimension, all))
     };
     let mut rows = vec![
-        ("state".to_owned(), word(&machine.status)),
+        ("state".to_owned(), enum_text(&machine.status)),
         ("tasks".to_owned(), format::count(u64::from(machine.tasks))),
         ("cpu".to_owned(), of("cpu", machine.available.cpu, spec.capacity.cpu)),
         ("ram".to_owned(), of("ram", machine.available.ram, spec.capacity.ram)),
@@ -179,73 +185,78 @@ pub fn shown(machine: &MachineView) -> String {
         rows[0].1 = "draining".to_owned();
     }
     if let Some(trouble) = &machine.trouble {
-        rows.insert(1, (word(&trouble.what), troubled(trouble)));
+        rows.insert(1, (enum_text(&trouble.what), trouble_text(trouble)));
         rows.insert(2, ("next".to_owned(), trouble.next.clone()));
     }
     let waits = machine.drain_waits.iter();
-    rows.extend(waits.map(|wait| ("drain".to_owned(), waiting(wait, clock::now()))));
-    rows.extend(machine.shortages.iter().map(|shortage| ("short of".to_owned(), short(shortage))));
+    rows.extend(waits.map(|wait| ("drain".to_owned(), drain_wait_text(wait, clock::now()))));
+    rows.extend(
+        machine.shortages.iter().map(|shortage| ("short of".to_owned(), pressure_text(shortage))),
+    );
     // A second is what a busy network makes of a clock that is right.
     let apart = machine.clock_ahead_ms.filter(|ahead| ahead.unsigned_abs() >= 1000);
-    rows.extend(
-        apart.map(|ahead| ("clock".to_owned(), format!("{} the cell's", format::apart(ahead)))),
-    );
+    rows.extend(apart.map(|ahead| {
+        ("clock".to_owned(), format!("{} the cell's", format::clock_difference(ahead)))
+    }));
     rows.extend(spec.address.map(|address| ("address".to_owned(), address.to_string())));
     rows.extend(spec.devices.iter().enumerate().map(|(number, device)| {
         let used = machine.devices_used.get(number).copied().unwrap_or_default();
-        let free = WHOLE.saturating_sub(used);
+        let free = WHOLE_DEVICE.saturating_sub(used);
         // Of a device that is gone there is nothing to be had, and its model is what it was.
-        let told = match device.is_gone() {
+        let device_text = match device.is_removed() {
             true => format!("{}, gone", device.model),
-            false => format!("{} {}, {free} of {WHOLE} free", device.kind, device.model),
+            false => format!("{} {}, {free} of {WHOLE_DEVICE} free", device.kind, device.model),
         };
-        (format!("device {number}"), told)
+        (format!("device {number}"), device_text)
     }));
     let attributes = spec.attributes.iter();
     rows.extend(attributes.map(|(name, value)| (name.to_string(), value.to_string())));
     let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, value)| vec![name, value]).collect();
-    table::render_told(&["machine", machine.name.as_str()], &rows)
+    table::render_with_text_column(&["machine", machine.name.as_str()], &rows)
 }
 
 /// `since 2026-01-01 00:00:00Z: no master hears its agent`.
-fn troubled(trouble: &TroubleView) -> String {
+fn trouble_text(trouble: &TroubleView) -> String {
     format!("since {}: {}", format::utc(trouble.since), trouble.reason)
 }
 
 /// `cpu since 2026-01-01T00:00:00Z: takes only production`.
-fn short(shortage: &ShortageView) -> String {
-    let (what, since) = (shortage.dimension, format::utc(shortage.since));
+fn pressure_text(shortage: &ShortageView) -> String {
+    let (dimension, since) = (shortage.dimension, format::utc(shortage.since));
     match shortage.over {
-        false => format!("{what} since {since}: takes only production, others are moved away"),
-        true => format!("{what} until lately: takes only production for a while yet"),
+        false => format!("{dimension} since {since}: takes only production, others are moved away"),
+        true => format!("{dimension} until lately: takes only production for a while yet"),
     }
 }
 
-fn packages(machine: &Name, told: &MachinePackages) -> String {
-    let MachinePackages { packages, taken_bytes, most_bytes, .. } = told;
-    let count = format::counted(packages.len() as u64, "package");
+fn render_packages(machine: &Name, listing: &MachinePackages) -> String {
+    let MachinePackages { packages, taken_bytes, most_bytes, .. } = listing;
+    let count = format::pluralize(packages.len() as u64, "package");
     let mut out = format!(
         "{machine}: {count}, {} of {}\nfetched since its agent started: {} from masters, {} from \
          machines\ngiven to other machines: {}\n",
         format::bytes(*taken_bytes),
         format::bytes(*most_bytes),
-        format::bytes(told.from_masters),
-        format::bytes(told.from_machines),
-        format::bytes(told.given),
+        format::bytes(listing.from_masters),
+        format::bytes(listing.from_machines),
+        format::bytes(listing.given),
     );
     if !packages.is_empty() {
-        let rows: Vec<Vec<String>> = packages.iter().map(row_of_package).collect();
+        let rows: Vec<Vec<String>> = packages.iter().map(package_row).collect();
         out.push('\n');
-        out.push_str(&table::render_told(&["digest", "name", "on disk", "", "from"], &rows));
+        out.push_str(&table::render_with_text_column(
+            &["digest", "name", "on disk", "", "from"],
+            &rows,
+        ));
     }
-    if !told.shunned.is_empty() {
-        let who = told.shunned.join(", ");
-        out.push_str(&table::wrapped("\nnot asked, for it gave wrong bytes: ", "  ", &who));
+    if !listing.shunned.is_empty() {
+        let sources = listing.shunned.join(", ");
+        out.push_str(&table::wrap("\nnot asked, for it gave wrong bytes: ", "  ", &sources));
     }
     out
 }
 
-fn row_of_package(package: &PackageOnMachine) -> Vec<String> {
+fn package_row(package: &PackageOnMachine) -> Vec<String> {
     let state = match (package.is_damaged, package.in_use) {
         (true, _) => "damaged",
         (false, true) => "in use",
@@ -264,13 +275,13 @@ fn row_of_package(package: &PackageOnMachine) -> Vec<String> {
     if from.is_empty() {
         from.push("here before the agent started".to_owned());
     }
-    let digest = package.digest.as_str().chars().take(SHORT).collect();
+    let digest = package.digest.as_str().chars().take(DIGEST_DIGITS).collect();
     let name = package.name.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
     vec![digest, name, format::bytes(package.disk_bytes), state.to_owned(), from.join("; ")]
 }
 
 /// What brings a machine into a cell that has none.
-pub fn first_machine(cell: &Cell) -> &'static str {
+pub fn first_machine_hint(cell: &Cell) -> &'static str {
     match cell.open {
         // Nobody joins there with a token.
         true => "cell sim agents --machines 3, or start `cell dev` again",
@@ -278,37 +289,37 @@ pub fn first_machine(cell: &Cell) -> &'static str {
     }
 }
 
-fn remove(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
-    let change = Change::default();
-    ask(async { Ok(cell.client.remove_machine(machine, force, &change).await?) })?;
-    let back = match cell.open {
+fn remove_machine(cell: &Cell, machine: &Name, force: bool) -> Result<(), Failure> {
+    let change = ChangeOptions::default();
+    block_on(async { Ok(cell.client.remove_machine(machine, force, &change).await?) })?;
+    let rejoin_hint = match cell.open {
         true => "start `cell dev` again".to_owned(),
         false => format!("cell token create --agent {machine}"),
     };
-    say(&format!(
+    print_prose(&format!(
         "machine {machine} is not part of the cell any more\n\
-         next, should it come back: {back}\n"
+         next, should it come back: {rejoin_hint}\n"
     ))
 }
 
 /// `silent`: seconds since some of them were heard from.
-fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
+fn render_list(machines: &[MachineView], silent_seconds: &BTreeMap<String, u64>) -> String {
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     let rows: Vec<Vec<String>> = machines
         .iter()
         .map(|machine| {
             let mut state =
-                if machine.draining { "draining".into() } else { word(&machine.status) };
+                if machine.draining { "draining".into() } else { enum_text(&machine.status) };
             let short: Vec<&str> =
                 machine.shortages.iter().map(|shortage| shortage.dimension.as_str()).collect();
             if !short.is_empty() {
                 state.push_str(&format!(", short of {}", short.join(" and ")));
             }
-            let refused =
+            let is_refused =
                 machine.trouble.as_ref().is_some_and(|trouble| trouble.what == Trouble::Refused);
-            if refused {
+            if is_refused {
                 state.push_str(", refused");
-            } else if let Some(seconds) = silent.get(machine.name.as_str()) {
+            } else if let Some(seconds) = silent_seconds.get(machine.name.as_str()) {
                 state.push_str(&format!(", silent {seconds} s"));
             }
             vec![
@@ -329,7 +340,7 @@ fn list(machines: &[MachineView], silent: &BTreeMap<String, u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::device::{Device, GONE};
+    use cellwright_cell::device::{Device, REMOVED_DEVICE};
     use cellwright_cell::name::{JobKey, Token};
     use cellwright_cell::resource::Dimension;
     use serde_json::json;
@@ -342,20 +353,21 @@ mod tests {
             let (job, limit) = (job.clone(), DrainLimit::Disruptions);
             DrainWaitView { job, tasks, next, limit, down: 0 }
         };
-        let told = |tasks, next| waiting(&wait(tasks, next), Time(59_999));
+        let drain_text = |tasks, next| drain_wait_text(&wait(tasks, next), Time(59_999));
         assert_eq!(
-            told(1, Some(Time(60_000))),
+            drain_text(1, Some(Time(60_000))),
             "1 task waits for the disruption limit of ann/web, next at 1970-01-01 00:01:00Z"
         );
         assert!(
-            told(2, None).starts_with("2 tasks wait for the disruption limit of ann/web, which")
+            drain_text(2, None)
+                .starts_with("2 tasks wait for the disruption limit of ann/web, which")
         );
-        let past = told(1, Some(Time(59_999)));
+        let past = drain_text(1, Some(Time(59_999)));
         assert!(past.ends_with("ann/web, next in a moment"), "{past}");
         let down = |down| DrainWaitView { limit: DrainLimit::MaxDown, down, ..wait(2, None) };
-        let told = |number| waiting(&down(number), Time(0));
-        assert_eq!(told(1), "2 tasks wait for max_down of ann/web: 1 is down");
-        assert_eq!(told(0), "2 tasks wait for max_down of ann/web: 0 are down");
+        let drain_text = |number| drain_wait_text(&down(number), Time(0));
+        assert_eq!(drain_text(1), "2 tasks wait for max_down of ann/web: 1 is down");
+        assert_eq!(drain_text(0), "2 tasks wait for max_down of ann/web: 0 are down");
     }
 
     fn machine() -> MachineView {
@@ -377,13 +389,13 @@ mod tests {
         let package = json!({ "digest": "4c".repeat(32), "name": "the-server-of-the-search-team",
             "disk_bytes": 1 << 21, "in_use": true, "is_damaged": false,
             "from": [source, source] });
-        let told: MachinePackages = serde_json::from_value(json!({
+        let package_list: MachinePackages = serde_json::from_value(json!({
             "packages": [package], "taken_bytes": 1_500_000, "most_bytes": 10_u64 << 30,
             "from_masters": 15_000_000, "from_machines": 15_000_000, "given": 15_000_000,
             "shunned": ["10.0.0.7:7071", "10.0.0.8:7071"],
         }))
         .unwrap();
-        let text = table::prose(&packages(&Name::new("m1").unwrap(), &told));
+        let text = table::wrap_prose(&render_packages(&Name::new("m1").unwrap(), &package_list));
         assert!(text.lines().all(|line| line.chars().count() <= table::WIDTH), "{text}");
         assert!(text.contains("14.3 MiB from masters"), "{text}");
     }
@@ -395,37 +407,48 @@ mod tests {
             kind: Token::new(kind).unwrap(),
             model: Token::new(model).unwrap(),
         };
-        machine.spec.devices = vec![device(GONE, "gpu:a"), device("gpu", "a100")];
+        machine.spec.devices = vec![device(REMOVED_DEVICE, "gpu:a"), device("gpu", "a100")];
         machine.devices_used = vec![0, 250];
-        let told = shown(&machine);
-        assert!(told.contains("gpu:a, gone") && !told.contains(GONE), "{told}");
-        assert!(told.contains("gpu a100, 750 of 1000 free"), "{told}");
+        let rendered = render(&machine);
+        assert!(
+            rendered.contains("gpu:a, gone") && !rendered.contains(REMOVED_DEVICE),
+            "{rendered}"
+        );
+        assert!(rendered.contains("gpu a100, 750 of 1000 free"), "{rendered}");
     }
 
     #[test]
     fn a_machine_that_is_silent_or_refused_says_why_since_when_and_what_to_do() {
         let mut machine = machine();
-        let listed = |machine: &MachineView| list(std::slice::from_ref(machine), &BTreeMap::new());
-        assert!(!shown(&machine).contains("next"), "{}", shown(&machine));
+        let listed =
+            |machine: &MachineView| render_list(std::slice::from_ref(machine), &BTreeMap::new());
+        assert!(!render(&machine).contains("next"), "{}", render(&machine));
         let (reason, next) = ("reports in format 1".to_owned(), "restart the agent".to_owned());
         let since = Time(1_700_000_000_000);
         machine.trouble = Some(TroubleView { what: Trouble::Refused, since, reason, next });
-        let told = table::prose(&shown(&machine));
-        assert!(told.contains("refused") && told.contains("since 2023-11-14"), "{told}");
-        assert!(told.contains("format 1") && told.contains("restart the agent"), "{told}");
+        let rendered = table::wrap_prose(&render(&machine));
+        assert!(
+            rendered.contains("refused") && rendered.contains("since 2023-11-14"),
+            "{rendered}"
+        );
+        assert!(
+            rendered.contains("format 1") && rendered.contains("restart the agent"),
+            "{rendered}"
+        );
         assert!(listed(&machine).contains("up, refused"), "{}", listed(&machine));
     }
 
     #[test]
     fn a_machine_that_is_short_says_of_what_and_since_when() {
         let mut machine = machine();
-        let listed = |machine: &MachineView| list(std::slice::from_ref(machine), &BTreeMap::new());
-        assert!(!shown(&machine).contains("short") && !listed(&machine).contains("short"));
+        let listed =
+            |machine: &MachineView| render_list(std::slice::from_ref(machine), &BTreeMap::new());
+        assert!(!render(&machine).contains("short") && !listed(&machine).contains("short"));
         let (dimension, since) = (Dimension::Cpu, Time(1_700_000_000_000));
         machine.shortages = vec![ShortageView { dimension, since, over: false }];
-        assert!(shown(&machine).contains("cpu since 2023-11-14"), "{}", shown(&machine));
+        assert!(render(&machine).contains("cpu since 2023-11-14"), "{}", render(&machine));
         assert!(listed(&machine).contains("short"), "{}", listed(&machine));
         machine.shortages[0].over = true;
-        assert!(shown(&machine).contains("cpu until lately"), "{}", shown(&machine));
+        assert!(render(&machine).contains("cpu until lately"), "{}", render(&machine));
     }
 }

@@ -1,10 +1,10 @@
 //! What can be typed: one file per verb.
 
 mod agent;
+mod alarms;
 mod arrivals;
 mod audit;
 mod checkpoint;
-mod closing;
 mod compact;
 mod completion;
 mod context;
@@ -14,26 +14,25 @@ mod dev;
 mod dev_ports;
 mod dev_ready;
 mod drain;
-mod enrol;
+mod enum_words;
 mod events;
 mod exec;
 mod explain;
 mod file;
 mod fits;
-mod fleet;
 mod fmt;
 mod init;
 mod job;
+mod join_request;
 mod logs;
 mod machine;
 mod master;
 mod pack;
 mod package;
-mod pages;
+mod pagination;
 mod parse;
 mod plan;
-mod planned;
-mod question;
+mod plan_request;
 mod quota;
 mod resize;
 mod run;
@@ -41,25 +40,26 @@ mod scheduler;
 mod schema;
 mod select;
 mod shapes;
-mod shown;
-mod silence;
+mod sim_query;
+mod sim_report;
+mod simulated_agents;
 mod sql;
 mod status;
+mod status_text;
 mod stop;
 mod target;
-mod tell;
 mod token;
 mod top;
 mod update;
+mod update_closing;
 mod user;
 mod validate;
 mod virtual_args;
 mod wait;
 mod whatif;
-mod words;
 
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::reach::Reach;
 use clap::Subcommand;
 
 /// How a command that did its work ended.
@@ -71,9 +71,9 @@ pub enum Success {
     /// A plan was asked to say by its code that running it would change something.
     WouldChange,
     /// A command in a task ended with this code.
-    Ended(u8),
+    ExitWith(u8),
     /// What was asked for is shown, but no master leads: it may be old.
-    NobodyLeads,
+    NoLeader,
 }
 
 /// Where a master's configuration is unless the command line says otherwise.
@@ -154,61 +154,61 @@ pub enum Sim {
     Fits(fits::FitsArgs),
     /// Say what adding a job would do: where it goes, who is evicted, what pends
     Whatif(whatif::WhatifArgs),
-    Agents(fleet::FleetArgs),
+    Agents(simulated_agents::SimulatedAgentsArgs),
 }
 
 impl Command {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
             Command::Dev(args) => args.run(),
-            Command::Status(args) => args.run(reach),
-            Command::Describe(args) => args.run(reach),
-            Command::Top(args) => args.run(reach),
-            Command::Wait(args) => args.run(reach),
-            Command::Stop(args) => args.run(reach),
-            Command::Update(args) => args.run(reach),
-            Command::Resize(args) => args.run(reach),
-            Command::Drain(args) => args.run(reach),
-            Command::Run(args) => args.run(reach),
+            Command::Status(args) => args.run(connection),
+            Command::Describe(args) => args.run(connection),
+            Command::Top(args) => args.run(connection),
+            Command::Wait(args) => args.run(connection),
+            Command::Stop(args) => args.run(connection),
+            Command::Update(args) => args.run(connection),
+            Command::Resize(args) => args.run(connection),
+            Command::Drain(args) => args.run(connection),
+            Command::Run(args) => args.run(connection),
             Command::Validate(args) => args.run(),
             Command::Fmt(args) => args.run(),
             Command::Init(args) => args.run(),
             Command::Schema(args) => args.run(),
-            Command::Job(verb) => verb.run(reach),
-            Command::Cron(verb) => verb.run(reach),
-            Command::Machine(verb) => verb.run(reach),
-            Command::Plan(args) => args.run(reach),
-            Command::Explain(args) => args.run(reach),
-            Command::Shapes(args) => args.run(reach),
-            Command::Events(args) => args.run(reach),
-            Command::Sql(args) => args.run(reach),
-            Command::Logs(args) => args.run(reach),
-            Command::Exec(args) => args.run(reach),
-            Command::User(verb) => verb.run(reach),
-            Command::Quota(verb) => verb.run(reach),
-            Command::Token(verb) => verb.run(reach),
-            Command::Package(verb) => verb.run(reach),
-            Command::Master(verb) => verb.run(reach),
-            Command::Scheduler(args) => args.run(reach),
-            Command::Agent(verb) => verb.run(reach),
-            Command::Checkpoint(verb) => verb.run(reach),
-            Command::Audit(args) => args.run(reach),
-            Command::Context(verb) => verb.run(reach),
-            Command::Completion(args) => args.run(crate::typeable()),
-            Command::Man(args) => args.run(crate::typeable()),
-            Command::Sim(sim) => sim.run(reach),
+            Command::Job(verb) => verb.run(connection),
+            Command::Cron(verb) => verb.run(connection),
+            Command::Machine(verb) => verb.run(connection),
+            Command::Plan(args) => args.run(connection),
+            Command::Explain(args) => args.run(connection),
+            Command::Shapes(args) => args.run(connection),
+            Command::Events(args) => args.run(connection),
+            Command::Sql(args) => args.run(connection),
+            Command::Logs(args) => args.run(connection),
+            Command::Exec(args) => args.run(connection),
+            Command::User(verb) => verb.run(connection),
+            Command::Quota(verb) => verb.run(connection),
+            Command::Token(verb) => verb.run(connection),
+            Command::Package(verb) => verb.run(connection),
+            Command::Master(verb) => verb.run(connection),
+            Command::Scheduler(args) => args.run(connection),
+            Command::Agent(verb) => verb.run(connection),
+            Command::Checkpoint(verb) => verb.run(connection),
+            Command::Audit(args) => args.run(connection),
+            Command::Context(verb) => verb.run(connection),
+            Command::Completion(args) => args.run(crate::command_tree()),
+            Command::Man(args) => args.run(crate::command_tree()),
+            Command::Sim(sim) => sim.run(connection),
         }
     }
 }
 
 impl Sim {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
             Sim::Pack(args) => args.run(),
             Sim::Compact(args) => args.run(),
             Sim::Fits(args) => args.run(),
             Sim::Whatif(args) => args.run(),
-            Sim::Agents(args) => args.run(reach),
+            Sim::Agents(args) => args.run(connection),
         }
     }
 }

@@ -1,15 +1,19 @@
 //! `cell sim pack`: place a whole workload from scratch.
 
-use super::shown::{asked_task, notes, problems, reasons};
+use super::sim_report::{
+    render_explained_task, render_notes, render_pending_reasons, render_trace_problems,
+};
 use super::{Success, arrivals};
-use crate::args::{OutputArgs, SchedulerArgs, Score, TraceArgs, Usual, not_for, parse_load};
+use crate::args::{
+    MachineSearch, OutputArgs, SchedulerArgs, Score, TraceArgs, parse_load, unsupported_option,
+};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::table::wrapped;
+use crate::output::{Output, print_json, print_prose};
+use crate::table::wrap;
 use crate::{format, progress, style, table};
-use cellwright_sim::experiment::load::{load, load_as_it_stands};
+use cellwright_sim::experiment::load::{load, load_running};
 use cellwright_sim::experiment::pack::{PackOptions, PackResult, pack};
-use cellwright_sim::experiment::pending::{Explain, NotATaskName, TaskName};
+use cellwright_sim::experiment::pending::{Explain, InvalidTaskName, TaskName};
 use cellwright_sim::experiment::threads::executor;
 use clap::Args;
 
@@ -46,7 +50,7 @@ pub struct PackArgs {
     /// [default: 3]
     #[arg(long, value_name = "N|USER/JOB/INDEX", num_args = 0..=1, default_missing_value = "3",
           value_parser = parse_explain)]
-    pub explain: Option<Explained>,
+    pub explain: Option<ExplainArg>,
 
     /// Leave every task where it was and place only those that wait; checkpoint only
     #[arg(long, help_heading = "Workload")]
@@ -65,20 +69,20 @@ pub struct PackArgs {
     pub output: OutputArgs,
 }
 
-const EXPLAINED: usize = 3;
+const DEFAULT_EXPLAINED_CLASSES: usize = 3;
 
 /// What `--explain` asks for.
 #[derive(Clone, Debug)]
-pub enum Explained {
+pub enum ExplainArg {
     Classes(usize),
     Task(TaskName),
 }
 
-fn parse_explain(text: &str) -> Result<Explained, String> {
+fn parse_explain(text: &str) -> Result<ExplainArg, String> {
     match (text.parse(), text.parse()) {
-        (Ok(classes), _) => Ok(Explained::Classes(classes)),
-        (_, Ok(name)) => Ok(Explained::Task(name)),
-        (_, Err(NotATaskName)) => Err("allowed: a number of classes, or one task as \
+        (Ok(classes), _) => Ok(ExplainArg::Classes(classes)),
+        (_, Ok(name)) => Ok(ExplainArg::Task(name)),
+        (_, Err(InvalidTaskName)) => Err("allowed: a number of classes, or one task as \
                                       USER/JOB/INDEX, such as ci/riscv-port/0"
             .into()),
     }
@@ -87,45 +91,45 @@ fn parse_explain(text: &str) -> Result<Explained, String> {
 impl PackArgs {
     pub fn run(self) -> Result<Success, Failure> {
         if self.as_it_stands && !self.trace.is_checkpoint() {
-            return Err(not_for("--as-it-stands", &self.trace.trace, "checkpoint:FILE"));
+            return Err(unsupported_option("--as-it-stands", &self.trace.trace, "checkpoint:FILE"));
         }
         if self.trace.is_openb() {
             return arrivals::run(self);
         }
         let arrival_options = [("--load", self.load.is_some()), ("--seeds", self.seeds.is_some())];
         if let Some((option, _)) = arrival_options.iter().find(|(_, is_given)| *is_given) {
-            return Err(not_for(option, &self.trace.trace, "openb:DIR"));
+            return Err(unsupported_option(option, &self.trace.trace, "openb:DIR"));
         }
         let threads = usize::from(self.scheduler.threads);
         let executor = executor(threads)?;
         let progress = progress::to_stderr();
         let options = self.trace.load_options()?;
         let loaded = match self.as_it_stands {
-            true => load_as_it_stands(&options, progress.as_ref())?,
+            true => load_running(&options, progress.as_ref())?,
             false => load(&options, progress.as_ref())?,
         };
         let options = PackOptions {
-            scheduler: self.scheduler.options(self.score.model(), Usual::Sampled),
+            scheduler: self.scheduler.options(self.score.model(), MachineSearch::Sampled),
             seed: self.scheduler.seed,
             threads,
             executor: executor.as_ref(),
             explain: match &self.explain {
-                None => Explain::Classes(EXPLAINED),
-                Some(Explained::Classes(most)) => Explain::Classes(*most),
-                Some(Explained::Task(name)) => Explain::Task(name),
+                None => Explain::Classes(DEFAULT_EXPLAINED_CLASSES),
+                Some(ExplainArg::Classes(most)) => Explain::Classes(*most),
+                Some(ExplainArg::Task(name)) => Explain::Task(name),
             },
         };
         let (result, _) = pack(loaded, options, progress.as_ref())?;
         drop(progress);
         match self.output.output {
             Output::Json => print_json(&result)?,
-            Output::Table => say(&shown(&result, &self.trace.trace.to_string()))?,
+            Output::Table => print_prose(&render(&result, &self.trace.trace.to_string()))?,
         }
         Ok(Success::Done)
     }
 }
 
-fn shown(result: &PackResult, trace: &str) -> String {
+fn render(result: &PackResult, trace: &str) -> String {
     let style = style::for_stdout();
     let count = |number: usize| format::count(number as u64);
     let pending = count(result.pending);
@@ -140,31 +144,31 @@ fn shown(result: &PackResult, trace: &str) -> String {
     let mut out = String::new();
     // Wrapped before it is coloured: codes take no room on the screen.
     let mut line = |name: &str, text: String| {
-        let plain = wrapped(&format!("{name:<10} "), "           ", &text);
+        let plain = wrap(&format!("{name:<10} "), "           ", &text);
         out.push_str(&plain.replacen(name, &style.strong(name), 1));
     };
-    let machines = format::counted(result.machines as u64, "machine");
+    let machines = format::pluralize(result.machines as u64, "machine");
     line("cell", format!("{trace}: {machines}"));
-    let jobs = format::counted(result.jobs as u64, "job");
-    line("workload", format!("{jobs}, {}", format::counted(result.tasks, "task")));
+    let jobs = format::pluralize(result.jobs as u64, "job");
+    line("workload", format!("{jobs}, {}", format::pluralize(result.tasks, "task")));
     let (placed, preempted) = (count(result.placed), count(result.preempted));
     line("result", format!("{placed} placed, {pending} pending, {preempted} preempted"));
     line("scheduler", format!("{}; {used}; seed {}", techniques.score, result.seed));
-    line("time", times(result));
+    line("time", render_times(result));
     line("memory", result.peak_rss_bytes.map_or("unknown".into(), format::bytes) + " at peak");
     line("placement", result.placement_hash.to_string());
     out.push('\n');
-    out.push_str(&utilisation(result));
+    out.push_str(&render_utilisation(result));
     if let Some(task) = &result.explained_task {
-        out.push_str(&asked_task(task, result.units, style));
+        out.push_str(&render_explained_task(task, result.units, style));
     }
-    out.push_str(&reasons(&result.pending_reasons, result.units, style));
-    out.push_str(&problems(&result.trace, style));
-    out.push_str(&notes(&result.notes, style));
+    out.push_str(&render_pending_reasons(&result.pending_reasons, result.units, style));
+    out.push_str(&render_trace_problems(&result.trace, style));
+    out.push_str(&render_notes(&result.notes, style));
     out
 }
 
-fn times(result: &PackResult) -> String {
+fn render_times(result: &PackResult) -> String {
     let parts = [
         ("load", result.load_seconds),
         ("snapshot", result.snapshot_seconds),
@@ -176,7 +180,7 @@ fn times(result: &PackResult) -> String {
     parts.join(", ")
 }
 
-fn utilisation(result: &PackResult) -> String {
+fn render_utilisation(result: &PackResult) -> String {
     let percent = |value: f64| format!("{value:.1} %");
     let mut rows: Vec<Vec<String>> = result
         .utilisation

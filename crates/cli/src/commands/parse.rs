@@ -4,7 +4,7 @@
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::time::{Span, Time};
 use cellwright_lang::units::Unit;
-use cellwright_master::checkpoint::Target;
+use cellwright_master::checkpoint::ReplayTarget;
 use time::{Date, Month};
 
 /// Sizes as they may be typed.
@@ -15,33 +15,33 @@ pub fn name(text: &str) -> Result<Name, String> {
 }
 
 /// `USER/JOB`.
-pub fn job(text: &str) -> Result<JobKey, String> {
+pub fn job_key(text: &str) -> Result<JobKey, String> {
     let (user, job) = text.split_once('/').ok_or("allowed: USER/JOB, such as dev/hello")?;
     Ok(JobKey { user: name(user)?, job: name(job)? })
 }
 
 /// `5s`, `24h`, `1h30m`.
-pub fn span(text: &str) -> Result<Span, String> {
+pub fn duration(text: &str) -> Result<Span, String> {
     let allowed = "allowed: an amount with ms, s, m, h or d, as 90s or 1h30m";
     Unit::Milliseconds.parse(text).map(Span).ok_or_else(|| allowed.into())
 }
 
 /// A moment: a UTC time as lists print it, or how long from now.
-pub fn when(text: &str) -> Result<Time, String> {
-    if let Ok(span) = span(text) {
+pub fn time_or_delay(text: &str) -> Result<Time, String> {
+    if let Ok(span) = duration(text) {
         return Ok(crate::clock::now().plus(span));
     }
     let allowed = "allowed: a UTC time such as 2026-12-01T00:00:00Z, or a time from now, as 30d";
-    let Time(millis) = moment(text).ok_or(allowed)?;
+    let Time(millis) = utc_time(text).ok_or(allowed)?;
     // Without a fraction the second begins it, as people mean who write midnight.
     Ok(Time(if text.contains('.') { millis } else { millis - millis % 1000 }))
 }
 
 /// The moment at which something ends, or `never`.
-pub fn end(text: &str) -> Result<Time, String> {
+pub fn end_time(text: &str) -> Result<Time, String> {
     match text {
         "never" => Ok(Time::NEVER),
-        _ => when(text).map_err(|allowed| format!("{allowed}, or never")),
+        _ => time_or_delay(text).map_err(|allowed| format!("{allowed}, or never")),
     }
 }
 
@@ -62,13 +62,13 @@ pub fn cores(text: &str) -> Result<u64, String> {
 }
 
 /// Cores, and not none of them.
-pub fn some_cores(text: &str) -> Result<u64, String> {
+pub fn nonzero_cores(text: &str) -> Result<u64, String> {
     let more = "allowed: cores from 0.001 on, as 1.5, or thousandths of one from 1m on, as 500m";
     cores(text).ok().filter(|milli| *milli > 0).ok_or_else(|| more.to_owned())
 }
 
 /// A size, and not none.
-pub fn some_size(text: &str) -> Result<u64, String> {
+pub fn nonzero_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err(format!("allowed: 1B or more, as {SIZES}")),
         bytes => Ok(bytes),
@@ -77,15 +77,15 @@ pub fn some_size(text: &str) -> Result<u64, String> {
 
 /// A place in the log: an index, or a time as lists print it. A time without a fraction means the
 /// whole of that second, for what happened in it is printed with the same second.
-pub fn place(text: &str) -> Result<Target, String> {
+pub fn log_position(text: &str) -> Result<ReplayTarget, String> {
     if let Ok(index) = text.parse() {
-        return Ok(Target::Index(index));
+        return Ok(ReplayTarget::Index(index));
     }
     let allowed = "allowed: a log index, or a UTC time such as 2026-03-01T12:00:00Z".to_owned();
-    moment(text).map(Target::Time).ok_or(allowed)
+    utc_time(text).map(ReplayTarget::Time).ok_or(allowed)
 }
 
-fn moment(text: &str) -> Option<Time> {
+fn utc_time(text: &str) -> Option<Time> {
     let text = text.strip_suffix(['Z', 'z']).unwrap_or(text);
     let (date, clock) = text.split_once(['T', 't', ' '])?;
     let (clock, fraction) = match clock.split_once('.') {
@@ -95,12 +95,12 @@ fn moment(text: &str) -> Option<Time> {
     let millis = match fraction {
         None => 999,
         Some(digits) if (1..=3).contains(&digits.len()) => {
-            u64::from(whole(digits)?) * 10_u64.pow(3 - digits.len() as u32)
+            u64::from(whole_number(digits)?) * 10_u64.pow(3 - digits.len() as u32)
         }
         Some(_) => return None,
     };
-    let [year, month, day] = three(date, '-')?;
-    let [hour, minute, second] = three(clock, ':')?;
+    let [year, month, day] = three_numbers(date, '-')?;
+    let [hour, minute, second] = three_numbers(clock, ':')?;
     let month = Month::try_from(u8::try_from(month).ok()?).ok()?;
     let date = Date::from_calendar_date(year.into(), month, u8::try_from(day).ok()?).ok()?;
     let [hour, minute, second] = [hour, minute, second].map(u8::try_from);
@@ -109,12 +109,12 @@ fn moment(text: &str) -> Option<Time> {
     Some(Time(seconds * 1000 + millis))
 }
 
-fn whole(digits: &str) -> Option<u16> {
+fn whole_number(digits: &str) -> Option<u16> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-fn three(text: &str, between: char) -> Option<[u16; 3]> {
-    let parts: Vec<u16> = text.split(between).map(whole).collect::<Option<_>>()?;
+fn three_numbers(text: &str, between: char) -> Option<[u16; 3]> {
+    let parts: Vec<u16> = text.split(between).map(whole_number).collect::<Option<_>>()?;
     parts.try_into().ok()
 }
 
@@ -124,57 +124,59 @@ mod tests {
 
     #[test]
     fn a_place_is_an_index_or_the_time_that_lists_print() {
-        assert_eq!(place("42"), Ok(Target::Index(42)));
+        assert_eq!(log_position("42"), Ok(ReplayTarget::Index(42)));
         for seconds in [0, 951_782_400, 1_772_366_399] {
             let at = Time(seconds * 1000 + 999);
-            assert_eq!(place(&crate::format::utc(at)), Ok(Target::Time(at)));
+            assert_eq!(log_position(&crate::format::utc(at)), Ok(ReplayTarget::Time(at)));
             let at = Time(seconds * 1000 + 250);
-            assert_eq!(place(&crate::format::utc_millis(at)), Ok(Target::Time(at)));
+            assert_eq!(log_position(&crate::format::utc_millis(at)), Ok(ReplayTarget::Time(at)));
         }
-        assert_eq!(place("1970-01-02T00:00:00.5"), Ok(Target::Time(Time(86_400_500))));
+        assert_eq!(log_position("1970-01-02T00:00:00.5"), Ok(ReplayTarget::Time(Time(86_400_500))));
         let wrong = ["", "-1", "yesterday", "2026-02-29T00:00:00Z", "2026-01-01T24:00:00Z"];
         for text in wrong {
-            assert!(place(text).is_err_and(|error| error.contains("allowed: ")), "{text}");
+            assert!(log_position(text).is_err_and(|error| error.contains("allowed: ")), "{text}");
         }
     }
 
     #[test]
     fn a_moment_is_a_time_or_so_long_from_now() {
-        assert_eq!(when("1970-01-02T00:00:00Z"), Ok(Time(86_400_000)));
-        assert_eq!(when("1970-01-02T00:00:00.5Z"), Ok(Time(86_400_500)));
-        let (before, soon) = (crate::clock::now(), when("30d").unwrap());
+        assert_eq!(time_or_delay("1970-01-02T00:00:00Z"), Ok(Time(86_400_000)));
+        assert_eq!(time_or_delay("1970-01-02T00:00:00.5Z"), Ok(Time(86_400_500)));
+        let (before, soon) = (crate::clock::now(), time_or_delay("30d").unwrap());
         assert!(soon >= before.plus(Span::seconds(30 * 86_400)) && soon < Time::NEVER);
-        assert!(when("tomorrow").is_err_and(|error| error.contains("allowed: ")));
+        assert!(time_or_delay("tomorrow").is_err_and(|error| error.contains("allowed: ")));
         assert_eq!(
-            (end("never"), end("1970-01-02T00:00:00Z")),
+            (end_time("never"), end_time("1970-01-02T00:00:00Z")),
             (Ok(Time::NEVER), Ok(Time(86_400_000)))
         );
-        assert!(end("soon").is_err_and(|error| error.ends_with(", or never")));
+        assert!(end_time("soon").is_err_and(|error| error.ends_with(", or never")));
     }
 
     #[test]
     fn what_is_typed_is_read_or_refused_with_what_is_allowed() {
         assert_eq!((cores("1.5"), size("2GiB")), (Ok(1500), Ok(2 << 30)));
         // As in files.
-        assert_eq!((cores("50m"), some_cores("50m"), cores("2")), (Ok(50), Ok(50), Ok(2000)));
-        assert_eq!((size("1.5GiB"), some_size("2GB")), (Ok(3 << 29), Ok(2_000_000_000)));
+        assert_eq!((cores("50m"), nonzero_cores("50m"), cores("2")), (Ok(50), Ok(50), Ok(2000)));
+        assert_eq!((size("1.5GiB"), nonzero_size("2GB")), (Ok(3 << 29), Ok(2_000_000_000)));
         assert_eq!((rate("10MiB/s"), rate("10MiB")), (Ok(10 << 20), Ok(10 << 20)));
-        assert_eq!(span("1h30m"), Ok(Span::seconds(5400)));
-        assert_eq!((some_cores("0.001"), some_size("1B")), (Ok(1), Ok(1)));
-        for none in [some_cores("0").err(), some_cores("0m").err(), some_size("0GiB").err()] {
+        assert_eq!(duration("1h30m"), Ok(Span::seconds(5400)));
+        assert_eq!((nonzero_cores("0.001"), nonzero_size("1B")), (Ok(1), Ok(1)));
+        for none in
+            [nonzero_cores("0").err(), nonzero_cores("0m").err(), nonzero_size("0GiB").err()]
+        {
             assert!(none.is_some_and(|error| error.contains("allowed: ")));
         }
-        assert_eq!(span("15m"), Ok(Span::seconds(900)));
-        assert_eq!(job("ann/web").map(|key| key.to_string()), Ok("ann/web".into()));
+        assert_eq!(duration("15m"), Ok(Span::seconds(900)));
+        assert_eq!(job_key("ann/web").map(|key| key.to_string()), Ok("ann/web".into()));
         for wrong in [
             cores("x").err(),
             size("2").err(),
             rate("2/s").err(),
-            span("5").err(),
-            job("web").err(),
+            duration("5").err(),
+            job_key("web").err(),
         ] {
             assert!(wrong.is_some_and(|error| error.contains("allowed: ")));
         }
-        assert!(job("Ann/web").is_err_and(|error| error.contains("a-z")));
+        assert!(job_key("Ann/web").is_err_and(|error| error.contains("a-z")));
     }
 }

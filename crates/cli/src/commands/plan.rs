@@ -1,15 +1,15 @@
 //! `cell plan`: what running a file would do, before it is run.
 
-mod told;
+mod render;
 
 use super::Success;
 use super::parse::name;
-use super::planned;
+use super::plan_request;
 use crate::args::OutputArgs;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::{Output, print, print_json, say};
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::{Output, print, print_json, print_prose};
+use crate::runtime::block_on;
 use crate::style;
 use cellwright_api::types::{PlanAction, PlanView};
 use cellwright_cell::name::Name;
@@ -46,10 +46,10 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        let owner = cell.owner(self.owner.clone());
-        let jobs = planned::load(&self.file, owner.as_ref())?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let owner = cell.job_owner(self.owner.clone());
+        let jobs = plan_request::load_plan_request(&self.file, owner.as_ref())?;
         if jobs.jobs.is_empty() {
             // Each periodic job was told of; they are not asked for, so there is no plan to make.
             match self.output.output {
@@ -58,19 +58,21 @@ impl PlanArgs {
             }
             return Ok(Success::Done);
         }
-        let plan = ask(async { Ok(cell.client.plan(&jobs).await?.value.item) })?;
+        let plan = block_on(async { Ok(cell.client.plan(&jobs).await?.value.item) })?;
         let next = self.next(&plan);
         match self.output.output {
             Output::Json => print_json(&plan)?,
-            Output::Table => say(&told::plan(&plan, next.as_deref(), style::for_stdout()))?,
+            Output::Table => {
+                print_prose(&render::render_plan(&plan, next.as_deref(), style::for_stdout()))?
+            }
         }
-        let refused = plan.jobs.iter().find_map(|job| {
+        let rejected = plan.jobs.iter().find_map(|job| {
             let error = job.refused.as_ref()?;
             Some((format!("{}/{}", job.user, job.name), error))
         });
-        if let Some((job, error)) = refused {
+        if let Some((job, error)) = rejected {
             let message = format!("the cell would refuse {job}: {error}");
-            return Err(Failure::Work { message, next: error.hint.clone() });
+            return Err(Failure::Operation { message, next: error.hint.clone() });
         }
         Ok(self.verdict(&plan))
     }

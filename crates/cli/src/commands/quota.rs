@@ -1,14 +1,14 @@
 //! `cell quota`: how much users may ask for in a band, and for how long.
 
-use super::parse::{cores, end, name, rate, size, when};
-use super::{Success, pages, words};
+use super::parse::{cores, end_time, name, rate, size, time_or_delay};
+use super::{Success, enum_words, pagination};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::{Output, aside, is_wide, print_json, say};
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::{Output, is_wide, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::{format, table};
-use cellwright_api::client::{Change, Client};
+use cellwright_api::client::{ChangeOptions, Client};
 use cellwright_api::types::{Changed, QuotaView, UserView};
 use cellwright_cell::admit::MAX_TOTAL;
 use cellwright_cell::name::Name;
@@ -36,7 +36,7 @@ pub struct SetArgs {
     user: Name,
 
     /// best_effort, batch, production or monitoring
-    #[arg(value_name = "BAND", value_parser = band)]
+    #[arg(value_name = "BAND", value_parser = parse_band)]
     band: Band,
 
     /// Cores
@@ -57,12 +57,12 @@ pub struct SetArgs {
 
     /// From when on it counts: a UTC time such as 2026-12-01T00:00:00Z, or how long from now, such
     /// as 7d [default of a first grant: at once]
-    #[arg(long, value_name = "TIME", value_parser = when)]
+    #[arg(long, value_name = "TIME", value_parser = time_or_delay)]
     from: Option<Time>,
 
     /// When it ends, in the same way, or never; jobs that were admitted stay [default of a first
     /// grant: never]
-    #[arg(long, value_name = "TIME", value_parser = end)]
+    #[arg(long, value_name = "TIME", value_parser = end_time)]
     until: Option<Time>,
 }
 
@@ -79,15 +79,15 @@ pub struct LsArgs {
     output: OutputArgs,
 }
 
-fn band(text: &str) -> Result<Band, String> {
-    words::one_of(text, &Band::ALL)
+fn parse_band(text: &str) -> Result<Band, String> {
+    enum_words::parse_enum(text, &Band::ALL)
 }
 
 impl Quota {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
-            Quota::Ls(args) => args.show(reach)?,
-            Quota::Set(args) => args.set(reach)?,
+            Quota::Ls(args) => args.show(connection)?,
+            Quota::Set(args) => args.set(connection)?,
         }
         Ok(Success::Done)
     }
@@ -96,24 +96,24 @@ impl Quota {
 impl SetArgs {
     /// Reads what is granted, changes what was named, and writes it back as long as nobody else
     /// has written meanwhile.
-    fn set(self, reach: &Reach) -> Result<(), Failure> {
+    fn set(self, connection: &ConnectionArgs) -> Result<(), Failure> {
         let (user, band) = (&self.user, self.band);
-        if !self.names_something() {
+        if !self.has_changes() {
             return Err(Failure::Usage {
                 message: "nothing is named that is to change".into(),
-                next: format!("cell quota set {user} {} --cpu 2 --ram 4GiB", word(band)),
+                next: format!("cell quota set {user} {} --cpu 2 --ram 4GiB", band_name(band)),
             });
         }
-        let cell = reach.cell()?;
-        let seen = ask(async { Ok(cell.client.user(user).await?.value.item) })?;
-        let row = seen.quota.iter().find(|row| row.band == band);
+        let cell = connection.cell()?;
+        let user_view = block_on(async { Ok(cell.client.user(user).await?.value.item) })?;
+        let row = user_view.quota.iter().find(|row| row.band == band);
         let quota = self.granted(row.and_then(|row| row.quota))?;
-        ask(put(&cell.client, user, band, &quota, Some(seen.version)))?;
+        block_on(put_quota(&cell.client, user, band, &quota, Some(user_view.version)))?;
         let charged = row.map(|row| row.charged).unwrap_or_default();
-        say(&told(user, band, &quota, charged, crate::clock::now()))
+        print_prose(&granted_text(user, band, &quota, charged, crate::clock::now()))
     }
 
-    fn names_something(&self) -> bool {
+    fn has_changes(&self) -> bool {
         let amounts = [self.cpu, self.ram, self.disk, self.disk_rate];
         amounts.iter().any(Option::is_some) || self.from.is_some() || self.until.is_some()
     }
@@ -145,7 +145,7 @@ impl SetArgs {
 }
 
 /// What is granted now, and what is odd about it.
-fn told(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time) -> String {
+fn granted_text(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time) -> String {
     let amounts = Dimension::ALL.map(|dimension| {
         let noun = match dimension {
             Dimension::Cpu => String::new(),
@@ -153,21 +153,22 @@ fn told(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time)
         };
         match (dimension, quota.amount.get(dimension)) {
             (Dimension::Cpu, granted @ MAX_TOTAL..) => {
-                format!("{} cores", amount(dimension, granted))
+                format!("{} cores", format_amount(dimension, granted))
             }
-            (_, granted) => format!("{}{noun}", amount(dimension, granted)),
+            (_, granted) => format!("{}{noun}", format_amount(dimension, granted)),
         }
     });
-    let counts = match counts(quota.from, quota.until) {
+    let counts = match validity_text(quota.from, quota.until) {
         span if span.is_empty() => span,
         span => format!("; counts {span}"),
     };
     let mut out =
-        format!("user {user} has quota in {}: {}{counts}\n", word(band), amounts.join(", "));
+        format!("user {user} has quota in {}: {}{counts}\n", band_name(band), amounts.join(", "));
     for dimension in Dimension::ALL {
         let (charged, granted) = (charged.get(dimension), quota.amount.get(dimension));
         if charged > granted {
-            let (charged, granted) = (amount(dimension, charged), amount(dimension, granted));
+            let (charged, granted) =
+                (format_amount(dimension, charged), format_amount(dimension, granted));
             out.push_str(&format!(
                 "warning: {dimension}: {charged} charged, {granted} granted; no more is admitted \
                  until less is charged\n"
@@ -183,62 +184,69 @@ fn told(user: &Name, band: Band, quota: &Granted, charged: Resources, now: Time)
 }
 
 impl LsArgs {
-    fn show(&self, reach: &Reach) -> Result<(), Failure> {
-        let cell = reach.cell()?;
+    fn show(&self, connection: &ConnectionArgs) -> Result<(), Failure> {
+        let cell = connection.cell()?;
         let users: Vec<UserView> = match &self.user {
-            Some(user) => vec![ask(async { Ok(cell.client.user(user).await?.value.item) })?],
-            None => ask(pages::all(async |page| Ok(cell.client.users(page).await?.value)))?,
+            Some(user) => vec![block_on(async { Ok(cell.client.user(user).await?.value.item) })?],
+            None => block_on(pagination::fetch_all(async |page| {
+                Ok(cell.client.users(page).await?.value)
+            }))?,
         };
         match self.output.output {
             Output::Json => print_json(&users),
             Output::Table if users.iter().all(|user| user.quota.is_empty()) => {
-                aside("no quota; next: cell quota set USER batch --cpu 2 --ram 4GiB");
+                print_notice("no quota; next: cell quota set USER batch --cpu 2 --ram 4GiB");
                 Ok(())
             }
-            Output::Table => say(&list(&users, is_wide())),
+            Output::Table => print_prose(&render_list(&users, is_wide())),
         }
     }
 }
 
-fn list(users: &[UserView], wide: bool) -> String {
-    let shown = shown_dimensions(wide);
+fn render_list(users: &[UserView], wide: bool) -> String {
+    let dimensions = table_dimensions(wide);
     let rows = users.iter().flat_map(|user| user.quota.iter().map(move |quota| (user, quota)));
-    let rows: Vec<Vec<String>> = rows.map(|(user, quota)| row(&user.name, quota, shown)).collect();
-    let amounts = columns(shown);
+    let rows: Vec<Vec<String>> =
+        rows.map(|(user, quota)| render_row(&user.name, quota, dimensions)).collect();
+    let amounts = amount_columns(dimensions);
     let columns = ["user", "band"].into_iter().chain(amounts.iter().map(String::as_str));
     let columns: Vec<&str> = columns.chain(["counts"]).collect();
-    table::render_told(&columns, &rows)
+    table::render_with_text_column(&columns, &rows)
 }
 
 /// As many as a terminal has room for, or all.
-pub fn shown_dimensions(wide: bool) -> &'static [Dimension] {
+pub fn table_dimensions(wide: bool) -> &'static [Dimension] {
     if wide { &Dimension::ALL } else { &[Dimension::Cpu, Dimension::Ram] }
 }
 
-/// What stands above [`amounts`].
-pub fn columns(shown: &[Dimension]) -> Vec<String> {
-    let names = shown.iter().map(|dimension| dimension.as_str().replace('-', " "));
+/// What stands above [`used_and_granted`].
+pub fn amount_columns(dimensions: &[Dimension]) -> Vec<String> {
+    let names = dimensions.iter().map(|dimension| dimension.as_str().replace('-', " "));
     names.flat_map(|name| [format!("{name} used"), name]).collect()
 }
 
-fn row(user: &Name, view: &QuotaView, shown: &[Dimension]) -> Vec<String> {
+fn render_row(user: &Name, view: &QuotaView, dimensions: &[Dimension]) -> Vec<String> {
     let (from, until) =
         view.quota.map_or((Time(0), Time::NEVER), |quota| (quota.from, quota.until));
-    let mut row = vec![user.to_string(), words::word(&view.band)];
-    row.extend(amounts(view, shown));
-    row.push(counts(from, until));
+    let mut row = vec![user.to_string(), enum_words::enum_text(&view.band)];
+    row.extend(used_and_granted(view, dimensions));
+    row.push(validity_text(from, until));
     row
 }
 
 /// Of each dimension what is charged, and what is granted.
-pub fn amounts(view: &QuotaView, shown: &[Dimension]) -> Vec<String> {
+pub fn used_and_granted(view: &QuotaView, dimensions: &[Dimension]) -> Vec<String> {
     let granted = view.quota.map(|quota| quota.amount).unwrap_or_default();
-    let both =
-        |one: &Dimension| [amount(*one, view.charged.get(*one)), amount(*one, granted.get(*one))];
-    shown.iter().flat_map(both).collect()
+    let both = |dimension: &Dimension| {
+        [
+            format_amount(*dimension, view.charged.get(*dimension)),
+            format_amount(*dimension, granted.get(*dimension)),
+        ]
+    };
+    dimensions.iter().flat_map(both).collect()
 }
 
-fn amount(dimension: Dimension, amount: u64) -> String {
+fn format_amount(dimension: Dimension, amount: u64) -> String {
     match amount {
         // Nobody counts up to there.
         MAX_TOTAL.. => "unbounded".to_owned(),
@@ -246,13 +254,13 @@ fn amount(dimension: Dimension, amount: u64) -> String {
     }
 }
 
-fn word(band: Band) -> String {
+fn band_name(band: Band) -> String {
     let word = serde_json::to_value(band).ok();
     word.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
 /// When a quota counts; nothing of one that always does.
-fn counts(from: Time, until: Time) -> String {
+fn validity_text(from: Time, until: Time) -> String {
     // Whole minutes say enough of spans of days.
     let minute = |time: Time| match format::utc(time).rsplit_once(':') {
         Some((minute, _)) => format!("{minute}Z"),
@@ -274,18 +282,18 @@ pub async fn grant(
     amount: Resources,
 ) -> Result<(), Failure> {
     let quota = Granted { amount, from: Time(0), until: Time::NEVER };
-    put(client, user, band, &quota, None).await
+    put_quota(client, user, band, &quota, None).await
 }
 
-async fn put(
+async fn put_quota(
     client: &Client,
     user: &Name,
     band: Band,
     quota: &Granted,
     expect: Option<u32>,
 ) -> Result<(), Failure> {
-    let path = format!("/v1/users/{user}/quota/{}", word(band));
-    let change = Change { expect, ..Change::default() };
+    let path = format!("/v1/users/{user}/quota/{}", band_name(band));
+    let change = ChangeOptions { expect, ..ChangeOptions::default() };
     let _: Changed = client.change(Method::PUT, &path, Some(quota), &change).await?.value;
     Ok(())
 }
@@ -297,13 +305,16 @@ mod tests {
     #[test]
     fn a_span_is_told_as_far_as_it_has_ends() {
         let day = |days: u64| Time(days * 86_400_000);
-        assert_eq!(counts(Time(0), Time::NEVER), "");
-        assert_eq!(counts(Time(0), day(1)), "until 1970-01-02 00:00Z");
-        assert_eq!(counts(day(1), Time::NEVER), "from 1970-01-02 00:00Z");
-        assert_eq!(counts(day(1), day(31)), "from 1970-01-02 00:00Z until 1970-02-01 00:00Z");
+        assert_eq!(validity_text(Time(0), Time::NEVER), "");
+        assert_eq!(validity_text(Time(0), day(1)), "until 1970-01-02 00:00Z");
+        assert_eq!(validity_text(day(1), Time::NEVER), "from 1970-01-02 00:00Z");
+        assert_eq!(
+            validity_text(day(1), day(31)),
+            "from 1970-01-02 00:00Z until 1970-02-01 00:00Z"
+        );
     }
 
-    fn typed(rest: &str) -> SetArgs {
+    fn parse_set_args(rest: &str) -> SetArgs {
         #[derive(clap::Parser)]
         struct Line {
             #[command(flatten)]
@@ -313,7 +324,7 @@ mod tests {
         <Line as clap::Parser>::parse_from(words.split_whitespace()).args
     }
 
-    const HAD: Granted = Granted {
+    const GRANTED: Granted = Granted {
         amount: Resources { cpu: 2000, ram: 4 << 30, disk: 8 << 30, disk_rate: MAX_TOTAL },
         from: Time(0),
         until: Time(86_400_000),
@@ -321,16 +332,17 @@ mod tests {
 
     #[test]
     fn what_is_not_named_stays_as_it_is() {
-        let got = typed("--cpu 0.9 --ram 10GiB").granted(Some(HAD)).unwrap();
-        let amount = Resources { cpu: 900, ram: 10 << 30, ..HAD.amount };
-        assert_eq!(got, Granted { amount, ..HAD });
-        let got = typed("--until never").granted(Some(HAD)).unwrap();
-        assert_eq!(got, Granted { until: Time::NEVER, ..HAD });
-        let got = typed("--disk 1GiB").granted(None).unwrap();
+        let got = parse_set_args("--cpu 0.9 --ram 10GiB").granted(Some(GRANTED)).unwrap();
+        let amount = Resources { cpu: 900, ram: 10 << 30, ..GRANTED.amount };
+        assert_eq!(got, Granted { amount, ..GRANTED });
+        let got = parse_set_args("--until never").granted(Some(GRANTED)).unwrap();
+        assert_eq!(got, Granted { until: Time::NEVER, ..GRANTED });
+        let got = parse_set_args("--disk 1GiB").granted(None).unwrap();
         let amount = Resources { disk: 1 << 30, ..Resources::ZERO };
         assert_eq!(got, Granted { amount, from: Time(0), until: Time::NEVER });
-        assert!(!typed("").names_something());
-        let wrong = typed("--from 1970-01-03T00:00:00Z").granted(Some(HAD)).unwrap_err();
+        assert!(!parse_set_args("").has_changes());
+        let wrong =
+            parse_set_args("--from 1970-01-03T00:00:00Z").granted(Some(GRANTED)).unwrap_err();
         assert!(wrong.to_string().contains("is not after --from 1970-01-03"), "{wrong}");
     }
 
@@ -338,9 +350,9 @@ mod tests {
     fn what_was_granted_is_repeated_and_what_is_odd_about_it_is_said() {
         let user = Name::new("dev").unwrap();
         let charged = Resources { cpu: 2500, ..Resources::ZERO };
-        let said = told(&user, Band::Production, &HAD, charged, Time(86_400_001));
+        let text = granted_text(&user, Band::Production, &GRANTED, charged, Time(86_400_001));
         assert_eq!(
-            said,
+            text,
             "user dev has quota in production: 2 cores, 4 GiB ram, 8 GiB disk, unbounded disk \
              rate; counts until 1970-01-02 00:00Z\n\
              warning: cpu: 2.50 cores charged, 2 cores granted; no more is admitted until less \
@@ -348,19 +360,22 @@ mod tests {
              warning: this is over and admits nothing; for longer: --until 30d or never\n\
              next: cell quota ls\n"
         );
-        let said = told(&user, Band::Batch, &HAD, Resources::ZERO, Time(0));
-        assert!(!said.contains("warning"), "{said}");
+        let text = granted_text(&user, Band::Batch, &GRANTED, Resources::ZERO, Time(0));
+        assert!(!text.contains("warning"), "{text}");
     }
 
     #[test]
     fn the_wide_list_has_every_dimension() {
         let charged = Resources { disk: 1 << 30, ..Resources::ZERO };
-        let view = QuotaView { band: Band::Batch, quota: Some(HAD), charged, exceeded: false };
-        let told = |wide: bool| {
-            let shown = shown_dimensions(wide);
-            columns(shown).into_iter().zip(amounts(&view, shown)).collect::<Vec<_>>()
+        let view = QuotaView { band: Band::Batch, quota: Some(GRANTED), charged, exceeded: false };
+        let cells = |wide: bool| {
+            let dimensions = table_dimensions(wide);
+            amount_columns(dimensions)
+                .into_iter()
+                .zip(used_and_granted(&view, dimensions))
+                .collect::<Vec<_>>()
         };
-        let pair = |column: &str, told: &str| (column.to_owned(), told.to_owned());
+        let pair = |column: &str, cells: &str| (column.to_owned(), cells.to_owned());
         let narrow = [
             pair("cpu used", "0 cores"),
             pair("cpu", "2 cores"),
@@ -373,7 +388,7 @@ mod tests {
             pair("disk rate used", "0 B/s"),
             pair("disk rate", "unbounded"),
         ];
-        assert_eq!(told(false), narrow);
-        assert_eq!(told(true), [narrow, disk].concat());
+        assert_eq!(cells(false), narrow);
+        assert_eq!(cells(true), [narrow, disk].concat());
     }
 }

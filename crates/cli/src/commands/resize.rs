@@ -1,13 +1,13 @@
 //! `cell resize`: more or fewer tasks, or other limits for each, without the file at hand.
 
-use super::parse::{size, some_cores};
-use super::target::{Typed, typed};
-use super::{Success, closing};
+use super::parse::{nonzero_cores, size};
+use super::target::{TargetArg, parse_target};
+use super::{Success, update_closing};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::say;
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use cellwright_api::client::Change;
+use crate::output::print_prose;
+use crate::runtime::block_on;
+use cellwright_api::client::ChangeOptions;
 use cellwright_cell::admit;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::spec::JobSpec;
@@ -32,8 +32,8 @@ cell resize [OPTIONS]
     .args(["tasks", "cpu", "ram", "disk"]))]
 pub struct ResizeArgs {
     /// Which
-    #[arg(value_name = "JOB", value_parser = typed)]
-    job: Typed,
+    #[arg(value_name = "JOB", value_parser = parse_target)]
+    job: TargetArg,
 
     /// Tasks the job shall have
     #[arg(long, visible_alias = "count", value_name = "N",
@@ -41,7 +41,7 @@ pub struct ResizeArgs {
     tasks: Option<u32>,
 
     /// Cores of each task
-    #[arg(long, value_name = "CORES", value_parser = some_cores)]
+    #[arg(long, value_name = "CORES", value_parser = nonzero_cores)]
     cpu: Option<u64>,
 
     /// Memory of each task
@@ -54,65 +54,66 @@ pub struct ResizeArgs {
 }
 
 impl ResizeArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(async {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(async {
             let key = self.job.resolve(&cell).await?.job;
             match (self.tasks, self.cpu.or(self.ram).or(self.disk)) {
-                (Some(count), None) => more_tasks(&cell, &key, count).await?,
-                _ => self.other_limits(&cell, &key).await?,
+                (Some(count), None) => set_task_count(&cell, &key, count).await?,
+                _ => self.set_limits(&cell, &key).await?,
             }
             Ok(Success::Done)
         })
     }
 
-    async fn other_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+    async fn set_limits(&self, cell: &Cell, key: &JobKey) -> Result<(), Failure> {
         let job = cell.client.job(key).await?.value.item;
         let spec = job.spec;
         // What is read has no secrets in it, so writing it back would lose them.
         if !spec.task.secrets.is_empty() {
-            return Err(Failure::Work {
+            return Err(Failure::Operation {
                 message: format!("job {key} has secrets, which are never shown"),
                 next: "change the limits in its file: cell run FILE".into(),
             });
         }
-        let spec = self.resized(spec)?;
-        let change = Change { expect: Some(job.version), ..Change::default() };
+        let spec = self.resized_spec(spec)?;
+        let change = ChangeOptions { expect: Some(job.version), ..ChangeOptions::default() };
         let update = async || cell.client.update_job(&key.user, &spec, &change).await;
-        let done = closing::send(cell, key, Some(job.version), Some(&spec), update).await?;
-        let what = match done.changed {
+        let done =
+            update_closing::send_change(cell, key, Some(job.version), Some(&spec), update).await?;
+        let outcome = match done.changed {
             true => format!("rolls to version {}", done.version.unwrap_or(job.version)),
             false => "was like this already".into(),
         };
-        say(&format!("job {key} {what}\nnext: cell update {key} status\n"))
+        print_prose(&format!("job {key} {outcome}\nnext: cell update {key} status\n"))
     }
 
     /// The spec that results, if its tasks can begin: the same is asked of job files, and the cell
     /// itself would roll the job into tasks that never start.
-    fn resized(&self, mut spec: JobSpec) -> Result<JobSpec, Failure> {
+    fn resized_spec(&self, mut spec: JobSpec) -> Result<JobSpec, Failure> {
         let limits = &mut spec.task.limits;
         limits.cpu = self.cpu.unwrap_or(limits.cpu);
         limits.ram = self.ram.unwrap_or(limits.ram);
         limits.disk = self.disk.unwrap_or(limits.disk);
         spec.count = self.tasks.unwrap_or(spec.count);
-        admit::check(&spec, admit::can_begin).map_err(|refusal| {
+        admit::check(&spec, admit::has_memory_to_start).map_err(|rejection| {
             // Tasks with limits of their own are not reached by this command.
-            let next = match spec.task.limits.ram < admit::LEAST_RAM {
+            let next = match spec.task.limits.ram < admit::MIN_RAM {
                 true => "the same command with a larger --ram",
                 false => "change the limits in its file: cell run FILE",
             };
-            Failure::work(&refusal, next)
+            Failure::from_error(&rejection, next)
         })?;
         Ok(spec)
     }
 }
 
-async fn more_tasks(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
-    let resize = async || cell.client.resize_job(key, count, &Change::default()).await;
-    let done = closing::send(cell, key, None, None, resize).await?;
-    let tasks = crate::format::counted(u64::from(count), "task");
-    let what = if done.changed { "has now" } else { "had already" };
-    say(&format!("job {key} {what} {tasks}\nnext: cell status {key}\n"))
+async fn set_task_count(cell: &Cell, key: &JobKey, count: u32) -> Result<(), Failure> {
+    let resize = async || cell.client.resize_job(key, count, &ChangeOptions::default()).await;
+    let done = update_closing::send_change(cell, key, None, None, resize).await?;
+    let tasks = crate::format::pluralize(u64::from(count), "task");
+    let outcome = if done.changed { "has now" } else { "had already" };
+    print_prose(&format!("job {key} {outcome} {tasks}\nnext: cell status {key}\n"))
 }
 
 #[cfg(test)]
@@ -132,21 +133,21 @@ mod tests {
             r#"{{"name": "web", "priority": 100, "overrides": {overrides},
                  "task": {{"limits": {{"cpu": 100, "ram": 33554432}}, "command": ["sleep"]}}}}"#
         );
-        line.args.resized(serde_json::from_str(&spec).unwrap())
+        line.args.resized_spec(serde_json::from_str(&spec).unwrap())
     }
 
     #[test]
     fn tasks_that_could_not_begin_are_refused_before_anything_is_sent() {
-        let said = |options: &[&str], overrides: &str| match resized(options, overrides) {
-            Err(Failure::Work { message, next }) => (message, next),
+        let failure_text = |options: &[&str], overrides: &str| match resized(options, overrides) {
+            Err(Failure::Operation { message, next }) => (message, next),
             other => panic!("{other:?}"),
         };
-        let (message, next) = said(&["--ram", "1B"], "{}");
+        let (message, next) = failure_text(&["--ram", "1B"], "{}");
         let want = "field task.limits.ram: value 1 is not valid; allowed: 2097152 (2 MiB) or more";
         assert!(message.starts_with(want), "{message}");
         assert_eq!(next, "the same command with a larger --ram");
         let own = r#"{"0": {"limits": {"cpu": 100, "ram": 1}}}"#;
-        let (message, next) = said(&["--cpu", "1"], own);
+        let (message, next) = failure_text(&["--cpu", "1"], own);
         assert!(message.starts_with("field overrides.0.limits.ram: value 1"), "{message}");
         assert!(next.contains("in its file"), "{next}");
         // Job files call it `count`.
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn no_cores_are_a_slip() {
-        let refused = Line::try_parse_from(["resize", "ann/web", "--cpu", "0"]).err().unwrap();
-        assert!(refused.to_string().contains("from 0.001 on"), "{refused}");
+        let error = Line::try_parse_from(["resize", "ann/web", "--cpu", "0"]).err().unwrap();
+        assert!(error.to_string().contains("from 0.001 on"), "{error}");
     }
 }

@@ -2,20 +2,20 @@
 //! and differs is updated, task by task, and what is there just like this is left alone. Which of
 //! these it takes for a job the cell decides, in one step; here it is told.
 
-use super::wait::{AttendArgs, Ended, is_over_within};
-use super::{Success, closing, file, package, pages, parse, planned};
+use super::wait::{WaitOptions, WaitResult, is_over_within};
+use super::{Success, file, package, pagination, parse, plan_request, update_closing};
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, aside, print, print_named, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use cellwright_api::client::{Change, ClientError};
+use crate::output::{Output, print, print_named, print_notice, print_prose};
+use crate::runtime::block_on;
+use cellwright_api::client::{ChangeOptions, ClientError};
 use cellwright_api::types::{Changed, JobPlan, PlanJobs, PlanToken, PlanView, SubmitJob, TaskView};
-use cellwright_cell::command::Became;
+use cellwright_cell::command::ApplyOutcome;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::spec::JobSpec;
-use cellwright_cell::task::{Fate, StopCause, TaskState};
+use cellwright_cell::task::{StopCause, TaskOutcome, TaskState};
 use cellwright_lang::{CronDocument, Document, JobDocument};
 use clap::Args;
 use serde::Serialize;
@@ -36,7 +36,7 @@ with `cell init`.";
 
 /// A job that is stopping is waited for so long before it is started anew: a minute, for notices
 /// are seconds, and whoever types this waits at a terminal.
-const STOPPING: Duration = Duration::from_secs(60);
+const STOPPING_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Run what a file says: submit what is not there, update what differs
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub struct RunArgs {
     plan: Option<PlanToken>,
 
     #[command(flatten)]
-    attend: AttendArgs,
+    wait_options: WaitOptions,
 
     #[command(flatten)]
     output: OutputArgs,
@@ -68,68 +68,77 @@ pub struct RunArgs {
 
 /// One job or periodic job of the file, as the cell has it now.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ran {
+pub struct RunResult {
     /// `job` or `cron`.
     pub kind: &'static str,
     pub owner: Name,
     pub name: Name,
-    pub became: Became,
+    pub became: ApplyOutcome,
     pub tasks: u32,
     /// The log index at which it is durable.
     pub index: u64,
     pub version: Option<u32>,
     /// How it ended, for whoever waited.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ended: Option<Ended>,
+    pub ended: Option<WaitResult>,
 }
 
 impl RunArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        self.attend.check(self.output.output)?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        self.wait_options.check(self.output.output)?;
         let file = self.file()?;
-        let cell = reach.cell()?;
-        let owner = cell.owner(self.owner.clone());
-        let documents = file::loaded(file, owner.as_ref())?.documents;
-        let plan = ask(self.held(&cell, owner.as_ref(), &documents, file))?;
+        let cell = connection.cell()?;
+        let owner = cell.job_owner(self.owner.clone());
+        let documents = file::load_valid(file, owner.as_ref())?.documents;
+        let plan = block_on(self.verified_plan(&cell, owner.as_ref(), &documents, file))?;
         // Advice only: a cell that cannot list its packages now may well take the jobs.
-        for warning in ask(package::warnings(&cell, &documents)).unwrap_or_default() {
-            aside(&warning);
+        for warning in block_on(package::warnings(&cell, &documents)).unwrap_or_default() {
+            print_notice(&warning);
         }
         let table = self.output.output == Output::Table;
         let mut done = Vec::new();
         for (position, document) in documents.iter().enumerate() {
-            match ask(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
-                Ok(ran) => {
+            match block_on(run_document(&cell, owner.as_ref(), document, plan.as_ref())) {
+                Ok(result) => {
                     if table {
-                        say(&ran.shown())?;
+                        print_prose(&result.text())?;
                     }
-                    done.push(ran);
+                    done.push(result);
                 }
                 Err(failure) => {
                     if !table {
-                        print_named(&done, &names_of(&done))?;
+                        print_named(&done, &job_names(&done))?;
                     }
                     return Err(match documents.len() {
                         1 => failure,
-                        _ => failure.about(&told(&done, &documents[position..], owner.as_ref())),
+                        _ => failure.with_context(&partial_failure_context(
+                            &done,
+                            &documents[position..],
+                            owner.as_ref(),
+                        )),
                     });
                 }
             }
         }
         if table {
-            print(&next(&done))?;
+            print(&next_hint(&done))?;
         }
-        let mut seen = Vec::new();
-        let ended = match self.attend.is_asked() {
-            true => self.attend.attend(&cell, &jobs_of(&done), self.output.output, &mut seen),
+        let mut waited = Vec::new();
+        let ended = match self.wait_options.is_set() {
+            true => self.wait_options.wait_for_jobs(
+                &cell,
+                &job_keys(&done),
+                self.output.output,
+                &mut waited,
+            ),
             false => Ok(Success::Done),
         };
         if !table {
-            for ran in done.iter_mut().filter(|ran| ran.kind == "job") {
-                let name = ran.key().to_string();
-                ran.ended = seen.iter().find(|ended| ended.job == name).cloned();
+            for result in done.iter_mut().filter(|ran| ran.kind == "job") {
+                let name = result.key().to_string();
+                result.ended = waited.iter().find(|ended| ended.job == name).cloned();
             }
-            print_named(&done, &names_of(&done))?;
+            print_named(&done, &job_names(&done))?;
         }
         ended
     }
@@ -144,16 +153,16 @@ impl RunArgs {
                 "-f names the file; to show what the tasks write: --follow",
                 format!("cell run {} --follow", file.unwrap_or("FILE")),
             ),
-            (Some(one), Some(other)) => usage(
-                &format!("two files: {one} and {other}; allowed: one"),
-                format!("one after the other: cell run {one}"),
+            (Some(single), Some(other)) => usage(
+                &format!("two files: {single} and {other}; allowed: one"),
+                format!("one after the other: cell run {single}"),
             ),
-            (one, other) => Ok(one.or(other).unwrap_or_default()),
+            (single, other) => Ok(single.or(other).unwrap_or_default()),
         }
     }
 
     /// The plan that the token stands for, if one was given and still holds.
-    async fn held(
+    async fn verified_plan(
         &self,
         cell: &Cell,
         owner: Option<&Name>,
@@ -161,69 +170,69 @@ impl RunArgs {
         file: &str,
     ) -> Result<Option<PlanView>, Failure> {
         let Some(token) = self.plan else { return Ok(None) };
-        let jobs = PlanJobs { jobs: planned::jobs(documents, owner) };
-        planned::hold(cell, &jobs, token, file).await.map(Some)
+        let jobs = PlanJobs { jobs: plan_request::submit_requests(documents, owner) };
+        plan_request::verify_plan(cell, &jobs, token, file).await.map(Some)
     }
 }
 
-impl Ran {
+impl RunResult {
     fn key(&self) -> JobKey {
         JobKey { user: self.owner.clone(), job: self.name.clone() }
     }
 
-    fn shown(&self) -> String {
-        let what = match (self.became, self.version) {
-            (Became::Created, _) => "created".to_owned(),
-            (Became::Updated, Some(version)) => format!("being updated to version {version}"),
-            (Became::Updated, None) => "being updated".to_owned(),
-            (Became::Unchanged, _) => "unchanged".to_owned(),
+    fn text(&self) -> String {
+        let outcome = match (self.became, self.version) {
+            (ApplyOutcome::Created, _) => "created".to_owned(),
+            (ApplyOutcome::Updated, Some(version)) => format!("being updated to version {version}"),
+            (ApplyOutcome::Updated, None) => "being updated".to_owned(),
+            (ApplyOutcome::Unchanged, _) => "unchanged".to_owned(),
         };
-        let tasks = format::counted(u64::from(self.tasks), "task");
+        let tasks = format::pluralize(u64::from(self.tasks), "task");
         let word = if self.kind == "cron" { "periodic job" } else { "job" };
-        format!("{word} {} of {tasks}: {what}\n", self.key())
+        format!("{word} {} of {tasks}: {outcome}\n", self.key())
     }
 }
 
-fn names_of(done: &[Ran]) -> Vec<String> {
-    done.iter().map(|ran| ran.key().to_string()).collect()
+fn job_names(done: &[RunResult]) -> Vec<String> {
+    done.iter().map(|result| result.key().to_string()).collect()
 }
 
-fn jobs_of(done: &[Ran]) -> Vec<JobKey> {
-    done.iter().filter(|ran| ran.kind == "job").map(Ran::key).collect()
+fn job_keys(done: &[RunResult]) -> Vec<JobKey> {
+    done.iter().filter(|result| result.kind == "job").map(RunResult::key).collect()
 }
 
 /// What to type next, about what was run.
-fn next(done: &[Ran]) -> String {
-    match (&jobs_of(done)[..], done) {
-        ([one], _) => format!("next: cell status {one}\n"),
+fn next_hint(done: &[RunResult]) -> String {
+    match (&job_keys(done)[..], done) {
+        ([single], _) => format!("next: cell status {single}\n"),
         ([], [cron]) => format!("next: cell status {}\n", cron.key()),
         _ => "next: cell status\n".to_owned(),
     }
 }
 
-/// Has the cell have `document`; `owner` owns what names no owner, the caller if absent.
+/// Has the cell have `document`; `job_owner` owns what names no owner, the caller if absent.
 pub async fn run_document(
     cell: &Cell,
     owner: Option<&Name>,
     document: &Document,
     plan: Option<&PlanView>,
-) -> Result<Ran, Failure> {
+) -> Result<RunResult, Failure> {
     let owner = document.owner().or(owner);
     match (document, owner) {
         (Document::Job(job), owner) => run_job(cell, owner, job, plan).await,
         (Document::Cron(cron), Some(owner)) => run_cron(cell, owner.clone(), cron).await,
         (Document::Cron(cron), None) => {
-            let owner = caller(cell, document.job()).await?;
+            let owner = caller_name(cell, document.job()).await?;
             run_cron(cell, owner, cron).await
         }
     }
 }
 
 /// Who the cell takes the caller for: whose a job would be that names no owner.
-async fn caller(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
+async fn caller_name(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
     let jobs = PlanJobs { jobs: vec![SubmitJob { owner: None, spec: spec.clone() }] };
     let plan = cell.client.plan(&jobs).await?.value.item;
-    plan.jobs.into_iter().next().map(|job| job.user).ok_or_else(|| Failure::Work {
+    plan.jobs.into_iter().next().map(|job| job.user).ok_or_else(|| Failure::Operation {
         message: "the cell does not say whose the job would be".into(),
         next: "the same command with --owner USER".into(),
     })
@@ -231,20 +240,24 @@ async fn caller(cell: &Cell, spec: &JobSpec) -> Result<Name, Failure> {
 
 /// Which of a file's jobs it is about, which were run before it and stay, and which were not
 /// reached.
-fn told(done: &[Ran], left: &[Document], owner: Option<&Name>) -> String {
+fn partial_failure_context(
+    done: &[RunResult],
+    remaining: &[Document],
+    owner: Option<&Name>,
+) -> String {
     let name = |document: &Document| match document.owner().or(owner) {
         Some(owner) => format!("{owner}/{}", document.name()),
         None => document.name().to_string(),
     };
-    let names: Vec<String> = left.iter().map(name).collect();
-    let Some((refused, rest)) = names.split_first() else { return String::new() };
-    let part = |names: &[String], what: &str| match names {
+    let names: Vec<String> = remaining.iter().map(name).collect();
+    let Some((failed, rest)) = names.split_first() else { return String::new() };
+    let part = |names: &[String], outcome: &str| match names {
         [] => None,
-        some => Some(format!("{what}: {}", some.join(", "))),
+        some => Some(format!("{outcome}: {}", some.join(", "))),
     };
-    let parts = [part(&names_of(done), "done before and staying"), part(rest, "not reached")];
+    let parts = [part(&job_names(done), "done before and staying"), part(rest, "not reached")];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("{refused} ({})", parts.join("; "))
+    format!("{failed} ({})", parts.join("; "))
 }
 
 async fn run_job(
@@ -252,31 +265,32 @@ async fn run_job(
     owner: Option<&Name>,
     job: &JobDocument,
     plan: Option<&PlanView>,
-) -> Result<Ran, Failure> {
+) -> Result<RunResult, Failure> {
     let spec = &job.spec;
     let named = owner.map_or(spec.name.to_string(), |owner| format!("{owner}/{}", spec.name));
     let planned = plan.and_then(|plan| {
-        let same = |job: &&JobPlan| job.name == spec.name && owner.is_none_or(|o| *o == job.user);
-        plan.jobs.iter().find(same)
+        let matches_job =
+            |job: &&JobPlan| job.name == spec.name && owner.is_none_or(|o| *o == job.user);
+        plan.jobs.iter().find(matches_job)
     });
     // Whoever ran a plan changes what the plan saw, or nothing.
     let expect = planned.map(|job| job.version.unwrap_or(0));
-    let change = Change { expect, ..Change::default() };
+    let change = ChangeOptions { expect, ..ChangeOptions::default() };
     let mut answer = cell.client.apply_job(owner, spec, &change).await;
-    if let Some(stopping) = stopping(&answer).filter(|_| plan.is_none()) {
-        until_over(cell, &stopping).await?;
+    if let Some(stopping) = stopping_job_of(&answer).filter(|_| plan.is_none()) {
+        wait_until_over(cell, &stopping).await?;
         answer = cell.client.apply_job(owner, spec, &change).await;
     }
-    let in_doubt = |error| Failure::of_change(error, &format!("cell status {named}"));
+    let in_doubt = |error| Failure::from_change(error, &format!("cell status {named}"));
     let applied = answer.map_err(in_doubt)?.value;
     let key = JobKey { user: applied.user, job: applied.name };
     if let Some(version) = applied.closed_update {
-        aside(&closing::closed(&key, version));
+        print_notice(&update_closing::closed_message(&key, version));
     }
-    if applied.became == Became::Unchanged {
-        tell_stopped(cell, &key).await?;
+    if applied.became == ApplyOutcome::Unchanged {
+        warn_stopped_tasks(cell, &key).await?;
     }
-    Ok(Ran {
+    Ok(RunResult {
         kind: "job",
         owner: key.user,
         name: key.job,
@@ -289,7 +303,7 @@ async fn run_job(
 }
 
 /// The job that has to be over first, if the cell says so.
-fn stopping<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
+fn stopping_job_of<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
     match answer {
         Err(ClientError::Api(error)) => error.stopping_job(),
         _ => None,
@@ -297,12 +311,12 @@ fn stopping<T>(answer: &Result<T, ClientError>) -> Option<JobKey> {
 }
 
 /// Waits for a job that is stopping, for a while.
-async fn until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
-    aside(&format!("job {key} is stopping; it is started anew as soon as it is over"));
-    match is_over_within(cell, key, STOPPING).await? {
+async fn wait_until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+    print_notice(&format!("job {key} is stopping; it is started anew as soon as it is over"));
+    match is_over_within(cell, key, STOPPING_TIMEOUT).await? {
         true => Ok(()),
-        false => Err(Failure::Work {
-            message: format!("job {key} is still stopping after {} s", STOPPING.as_secs()),
+        false => Err(Failure::Operation {
+            message: format!("job {key} is still stopping after {} s", STOPPING_TIMEOUT.as_secs()),
             next: format!("wait until it is over, then do it again: cell wait {key}"),
         }),
     }
@@ -310,48 +324,51 @@ async fn until_over(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
 
 /// By somebody, and for good.
 fn is_stopped(task: &TaskView) -> bool {
-    matches!(task.state, TaskState::Stopping(StopCause::Killed) | TaskState::Dead(Fate::Killed))
+    matches!(
+        task.state,
+        TaskState::Stopping(StopCause::Killed) | TaskState::Dead(TaskOutcome::Killed)
+    )
 }
 
 /// That a job is as the file says does not mean that all of it runs.
-async fn tell_stopped(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+async fn warn_stopped_tasks(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let job = cell.client.job(key).await?.value.item;
     if job.tasks.killed == 0 && job.tasks.stopping == 0 {
         return Ok(());
     }
-    let tasks = pages::tasks(cell, key).await?;
-    let wanted = tasks.iter().filter(|task| task.index < job.spec.count);
+    let tasks = pagination::tasks(cell, key).await?;
+    let specified_tasks = tasks.iter().filter(|task| task.index < job.spec.count);
     let stopped: Vec<&str> =
-        wanted.filter(|task| is_stopped(task)).map(|task| task.name.as_str()).collect();
-    if let Some(text) = stays_stopped(key, &stopped) {
-        aside(&text);
+        specified_tasks.filter(|task| is_stopped(task)).map(|task| task.name.as_str()).collect();
+    if let Some(text) = stopped_tasks_text(key, &stopped) {
+        print_notice(&text);
     }
     Ok(())
 }
 
-fn stays_stopped(job: &JobKey, stopped: &[&str]) -> Option<String> {
-    let what = match stopped {
+fn stopped_tasks_text(job: &JobKey, stopped: &[&str]) -> Option<String> {
+    let outcome = match stopped {
         [] => return None,
-        [one] => format!("task {one} was stopped alone and stays stopped"),
+        [single] => format!("task {single} was stopped alone and stays stopped"),
         [first, rest @ ..] => {
             format!("{} tasks were stopped alone and stay stopped, as {first}", rest.len() + 1)
         }
     };
-    Some(format!("{what}; to have all run again: cell stop {job}, then the same command"))
+    Some(format!("{outcome}; to have all run again: cell stop {job}, then the same command"))
 }
 
 /// A periodic job is set whole, whatever was there; its first version is a new one.
-async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<Ran, Failure> {
+async fn run_cron(cell: &Cell, owner: Name, cron: &CronDocument) -> Result<RunResult, Failure> {
     let path = format!("/v1/crons/{owner}/{}", cron.spec.name);
-    let (method, change) = (hyper::Method::PUT, Change::default());
+    let (method, change) = (hyper::Method::PUT, ChangeOptions::default());
     let changed: Changed =
         cell.client.change(method, &path, Some(&cron.spec), &change).await?.value;
     let became = match (changed.changed, changed.version) {
-        (false, _) => Became::Unchanged,
-        (true, Some(1)) => Became::Created,
-        (true, _) => Became::Updated,
+        (false, _) => ApplyOutcome::Unchanged,
+        (true, Some(1)) => ApplyOutcome::Created,
+        (true, _) => ApplyOutcome::Updated,
     };
-    Ok(Ran {
+    Ok(RunResult {
         kind: "cron",
         owner,
         name: cron.spec.name.clone(),
@@ -371,11 +388,14 @@ mod tests {
     fn tasks_that_stay_stopped_are_told_with_what_to_type() {
         let name = |text: &str| Name::new(text).unwrap();
         let key = JobKey { user: name("dev"), job: name("web") };
-        assert_eq!(stays_stopped(&key, &[]), None);
-        let one = stays_stopped(&key, &["dev/web/2"]).unwrap();
-        assert!(one.starts_with("task dev/web/2 was stopped alone and stays stopped; "), "{one}");
-        assert!(one.ends_with("cell stop dev/web, then the same command"), "{one}");
-        let two = stays_stopped(&key, &["dev/web/1", "dev/web/2"]).unwrap();
+        assert_eq!(stopped_tasks_text(&key, &[]), None);
+        let single = stopped_tasks_text(&key, &["dev/web/2"]).unwrap();
+        assert!(
+            single.starts_with("task dev/web/2 was stopped alone and stays stopped; "),
+            "{single}"
+        );
+        assert!(single.ends_with("cell stop dev/web, then the same command"), "{single}");
+        let two = stopped_tasks_text(&key, &["dev/web/1", "dev/web/2"]).unwrap();
         let want = "2 tasks were stopped alone and stay stopped, as dev/web/1; ";
         assert!(two.starts_with(want), "{two}");
     }
@@ -389,35 +409,35 @@ mod tests {
         }
         let read = |words: &[&str]| {
             let line: Line = clap::Parser::try_parse_from([&["run"], words].concat()).unwrap();
-            (line.args.file().map(str::to_owned), line.args.attend.is_asked())
+            (line.args.file().map(str::to_owned), line.args.wait_options.is_set())
         };
         for words in [&["a.yaml"][..], &["-f", "a.yaml"], &["--file", "a.yaml"]] {
             let (file, stays) = read(words);
             assert_eq!((file.unwrap().as_str(), stays), ("a.yaml", false), "{words:?}");
         }
-        let refused = |words: &[&str]| match read(words).0 {
+        let usage_error = |words: &[&str]| match read(words).0 {
             Err(Failure::Usage { message, next }) => (message, next),
             other => panic!("{other:?}"),
         };
-        let (message, next) = refused(&["a.yaml", "-f"]);
+        let (message, next) = usage_error(&["a.yaml", "-f"]);
         assert_eq!(message, "-f names the file; to show what the tasks write: --follow");
         assert_eq!(next, "cell run a.yaml --follow");
-        assert!(refused(&["a.yaml", "-f", "b.yaml"]).0.starts_with("two files: "));
+        assert!(usage_error(&["a.yaml", "-f", "b.yaml"]).0.starts_with("two files: "));
     }
 
     #[test]
     fn what_was_run_is_named_with_its_owner() {
         let name = |text: &str| Name::new(text).unwrap();
-        let ran = Ran {
+        let result = RunResult {
             kind: "job",
             owner: name("dev"),
             name: name("web"),
-            became: Became::Created,
+            became: ApplyOutcome::Created,
             tasks: 1,
             index: 7,
             version: Some(1),
             ended: None,
         };
-        assert_eq!(names_of(&[ran]), ["dev/web"]);
+        assert_eq!(job_names(&[result]), ["dev/web"]);
     }
 }

@@ -2,28 +2,28 @@
 //! nothing, and a second one with the same lane stands by.
 
 use super::Success;
-use super::enrol::{Waiting, certified};
+use super::join_request::{PendingJoin, request_certificate};
 use crate::args::Score;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::output::print;
-use crate::reach::Reach;
-use crate::server::{Stop, serve};
+use crate::runtime::{ShutdownSignal, serve};
 use crate::token_input::TokenArgs;
-use cellwright_api::client::{Client, Settings};
+use cellwright_api::client::{ApiClientConfig, Client};
+use cellwright_api::credentials;
 use cellwright_api::masters::MastersFile;
-use cellwright_api::papers;
 use cellwright_cell::name::Name;
 use cellwright_gateway::config::Config;
 use cellwright_identity::authority::Authority;
-use cellwright_identity::enroll::{CERTIFICATE_LIFE, Holder, JoinKind, JoinToken};
+use cellwright_identity::enroll::{CERTIFICATE_LIFETIME, CertificateHolder, JoinKind, JoinToken};
 use cellwright_identity::files::IdentityFiles;
 use cellwright_identity::spiffe::Part;
-use cellwright_identity::tls::{self, Shown, Trust};
+use cellwright_identity::tls::{self, CertificateResolver, Trust};
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_sched::Options;
-use cellwright_scheduler::Lane;
+use cellwright_scheduler::SchedulerShard;
 use cellwright_scheduler::http_link::schedule;
-use cellwright_supervise::give_up;
+use cellwright_supervise::exit_fatal;
 use clap::Args;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ pub struct SchedulerArgs {
 
     /// Seed of all random choices; with another than usual, `cell plan` may name other machines
     /// of those that are equally good
-    #[arg(long, value_name = "N", default_value_t = cellwright_sched::SEED)]
+    #[arg(long, value_name = "N", default_value_t = cellwright_sched::DEFAULT_SEED)]
     seed: u64,
 
     #[command(flatten)]
@@ -104,7 +104,7 @@ struct Techniques {
 }
 
 impl Techniques {
-    const USUAL: Techniques = Techniques {
+    const DEFAULT: Techniques = Techniques {
         score: Score::Hybrid,
         no_score_cache: false,
         no_classes: false,
@@ -112,13 +112,13 @@ impl Techniques {
     };
 
     fn options(self) -> Options {
-        let usual = Options::default();
+        let defaults = Options::default();
         Options {
             classes: !self.no_classes,
             score_cache: !self.no_score_cache,
-            randomization: usual.randomization.filter(|_| !self.no_randomization),
+            randomization: defaults.randomization.filter(|_| !self.no_randomization),
             model: self.score.model(),
-            ..usual
+            ..defaults
         }
     }
 }
@@ -133,15 +133,15 @@ impl SchedulerArgs {
             identity: None,
             lane: String::new(),
             name: Some(name),
-            seed: cellwright_sched::SEED,
-            techniques: Techniques::USUAL,
+            seed: cellwright_sched::DEFAULT_SEED,
+            techniques: Techniques::DEFAULT,
             until_stdin_closes: false,
         }
     }
 
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         if self.config.is_some() {
-            return serve(async move |stop| self.beside_master(stop).await);
+            return serve(async move |stop| self.run_beside_master(stop).await);
         }
         if self.token.is_given() && !self.join {
             return Err(Failure::Usage {
@@ -151,38 +151,41 @@ impl SchedulerArgs {
         }
         if self.join || self.identity.is_some() {
             // Before it serves: whoever is asked for a token may give up as anywhere else.
-            let token = self.join.then(|| self.token.token(ASK)).transpose()?;
+            let token = self.join.then(|| self.token.read_token(ASK_FOR_TOKEN)).transpose()?;
             return serve(async move |mut stop| {
-                match stop.unless_told(self.papers(token, reach)).await? {
-                    Some(papers) => self.apart(papers, stop).await,
+                match stop.run_unless_requested(self.load_or_join(token, connection)).await? {
+                    Some(credentials) => self.run_with_credentials(credentials, stop).await,
                     None => Ok(Success::Done),
                 }
             });
         }
-        serve(async move |stop| self.until_stopped(reach.as_part()?.client, stop).await)
+        serve(async move |stop| {
+            self.run_until_stopped(connection.cell_for_daemon()?.client, stop).await
+        })
     }
 
-    fn name(&self) -> Result<Name, Failure> {
-        let unnamed = |bad: cellwright_cell::name::BadName| Failure::work(&bad, "give a --name");
-        self.name.clone().map_or_else(|| Name::new(UNNAMED).map_err(unnamed), Ok)
+    fn scheduler_name(&self) -> Result<Name, Failure> {
+        let unnamed =
+            |bad: cellwright_cell::name::InvalidName| Failure::from_error(&bad, "give a --name");
+        self.name.clone().map_or_else(|| Name::new(DEFAULT_NAME).map_err(unnamed), Ok)
     }
 
     /// Its own certificate, got with a token or kept from before.
-    async fn papers(
+    async fn load_or_join(
         &self,
         token: Option<JoinToken>,
-        reach: &Reach,
-    ) -> Result<papers::Papers, Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::work(error, ASK);
-        let now = SystemClock.wall();
-        let fallback = || PathBuf::from(IDENTITY);
+        connection: &ConnectionArgs,
+    ) -> Result<credentials::PartCredentials, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::from_error(error, ASK_FOR_TOKEN);
+        let now = SystemClock.wall_time();
+        let fallback = || PathBuf::from(DEFAULT_IDENTITY);
         let file = self.identity.clone().unwrap_or_else(fallback);
         let Some(token) = token else {
-            return papers::Papers::load(&file, now).map_err(|error| failed(&error));
+            return credentials::PartCredentials::load(&file, now).map_err(|error| failed(&error));
         };
         if token.kind != JoinKind::Scheduler {
             let message = format!("this token is for {}, not for a scheduler", token.part());
-            return Err(Failure::Usage { message, next: ASK.into() });
+            return Err(Failure::Usage { message, next: ASK_FOR_TOKEN.into() });
         }
         // Looked at before the token is used up.
         if file.exists() {
@@ -192,22 +195,28 @@ impl SchedulerArgs {
                     .into(),
             });
         }
-        let waiting = Waiting::begin(&token, &[], &file, ASK)?;
+        let pending_join = PendingJoin::begin(&token, &[], &file, ASK_FOR_TOKEN)?;
         let trust = Trust::Fingerprint(token.fingerprint.clone());
-        let (answer, masters) = certified(&reach.masters, &trust, &waiting.request).await?;
-        let kept = papers::Papers::keep(&file, &masters, answer, waiting.key(), now);
-        let kept = kept.map_err(|error| failed(&error))?;
-        waiting.done()?;
-        Ok(kept)
+        let (answer, masters) =
+            request_certificate(&connection.masters, &trust, &pending_join.request).await?;
+        let saved =
+            credentials::PartCredentials::create(&file, &masters, answer, pending_join.key(), now);
+        let saved = saved.map_err(|error| failed(&error))?;
+        pending_join.remove_saved_key()?;
+        Ok(saved)
     }
 
     /// Runs on a machine of its own, under the name its certificate is for.
-    async fn apart(mut self, papers: papers::Papers, stop: Stop) -> Result<Success, Failure> {
-        let certified = match &papers.identity().part {
+    async fn run_with_credentials(
+        mut self,
+        credentials: credentials::PartCredentials,
+        stop: ShutdownSignal,
+    ) -> Result<Success, Failure> {
+        let certified = match &credentials.identity().part {
             Part::Scheduler(name) => name.clone(),
             other => {
                 let message = format!("the certificate is for {other}, not for a scheduler");
-                return Err(Failure::Usage { message, next: ASK.into() });
+                return Err(Failure::Usage { message, next: ASK_FOR_TOKEN.into() });
             }
         };
         if let Some(name) = self.name.as_ref().filter(|name| **name != certified) {
@@ -215,53 +224,57 @@ impl SchedulerArgs {
             return Err(Failure::Usage { message, next: "leave out --name".into() });
         }
         self.name = Some(certified);
-        let client = papers.client().clone();
-        let told = |error: &papers::PapersError| {
+        let client = credentials.client().clone();
+        let on_error = |error: &credentials::CredentialsError| {
             tracing::warn!(%error, "no new certificate yet; trying again");
         };
         tokio::select! {
-            done = self.until_stopped(client, stop) => done,
-            () = papers.keep_fresh(|| SystemClock.wall(), told) => {
-                give_up("the renewal of the certificate ended");
+            done = self.run_until_stopped(client, stop) => done,
+            () = credentials.run_renewal(|| SystemClock.wall_time(), on_error) => {
+                exit_fatal("the renewal of the certificate ended");
             }
         }
     }
 
-    async fn until_stopped(self, client: Client, mut stop: Stop) -> Result<Success, Failure> {
+    async fn run_until_stopped(
+        self,
+        client: Client,
+        mut stop: ShutdownSignal,
+    ) -> Result<Success, Failure> {
         let with_parent = self.until_stdin_closes;
-        print(&format!("scheduler {} works for {}\n", self.name()?, client.preferred()))?;
+        print(&format!("scheduler {} works for {}\n", self.scheduler_name()?, client.preferred()))?;
         tokio::select! {
             // Nothing but a failure ends it.
             ended = run_scheduler(self, client) => {
                 ended?;
-                give_up("the scheduler ended");
+                exit_fatal("the scheduler ended");
             }
-            () = stop.told() => {}
+            () = stop.requested() => {}
             () = parent_gone(), if with_parent => {}
         }
         Ok(Success::Done)
     }
 
-    async fn beside_master(self, stop: Stop) -> Result<Success, Failure> {
+    async fn run_beside_master(self, stop: ShutdownSignal) -> Result<Success, Failure> {
         let file = self.config.clone().unwrap_or_default();
-        let papers = Papers::load(&file, self.name()?)?;
-        let client = papers.client.clone();
+        let credentials = MasterCredentials::load(&file, self.scheduler_name()?)?;
+        let client = credentials.client.clone();
         tokio::select! {
-            done = self.until_stopped(client, stop) => done,
-            failed = papers.keep_fresh() => failed.map(|()| Success::Done),
+            done = self.run_until_stopped(client, stop) => done,
+            failed = credentials.keep_fresh() => failed.map(|()| Success::Done),
         }
     }
 }
 
 /// Schedules until dropped.
 pub async fn run_scheduler(args: SchedulerArgs, client: Client) -> Result<(), Failure> {
-    let usage = |error: cellwright_scheduler::settings::BadSetting| Failure::Usage {
+    let usage = |error: cellwright_scheduler::config::InvalidConfig| Failure::Usage {
         message: error.to_string(),
         next: "correct --lane or --name".into(),
     };
-    let lane = Lane::new(&args.lane).map_err(usage)?;
-    let name = args.name()?;
-    let mut settings = cellwright_scheduler::Settings::new(name, lane, args.seed);
+    let shard = SchedulerShard::new(&args.lane).map_err(usage)?;
+    let name = args.scheduler_name()?;
+    let mut settings = cellwright_scheduler::SchedulerConfig::new(name, shard, args.seed);
     settings.options = args.techniques.options();
     schedule(client, settings).map_err(usage)?.await;
     Ok(())
@@ -275,47 +288,53 @@ async fn parent_gone() {
 }
 
 /// A scheduler's certificate, signed with the authority of the master on this machine.
-struct Papers {
+struct MasterCredentials {
     authority: Authority,
     part: Part,
-    shown: Arc<Shown>,
-    holder: Holder,
+    resolver: Arc<CertificateResolver>,
+    holder: CertificateHolder,
     client: Client,
 }
 
 /// Where a scheduler that joins keeps its certificate.
-const IDENTITY: &str = "/etc/cellwright/scheduler.toml";
+const DEFAULT_IDENTITY: &str = "/etc/cellwright/scheduler.toml";
 /// The masters that a scheduler beside a master has learned of, in the master's `data_dir`.
-const MASTERS: &str = "scheduler.masters.toml";
+const MASTERS_FILE: &str = "scheduler.masters.toml";
 /// Of a scheduler that nobody named.
-const UNNAMED: &str = "scheduler";
-const ASK: &str = "ask for a token: cell token create --scheduler NAME";
+const DEFAULT_NAME: &str = "scheduler";
+const ASK_FOR_TOKEN: &str = "ask for a token: cell token create --scheduler NAME";
 
 /// Between two looks at the clock.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-const NEXT: &str = "run it as the user of the master, on the master's machine, with its --config";
+const RUN_AS_MASTER_HINT: &str =
+    "run it as the user of the master, on the master's machine, with its --config";
 
-impl Papers {
-    fn load(file: &Path, name: Name) -> Result<Papers, Failure> {
-        let failed = |error: &dyn std::error::Error| Failure::work(error, NEXT);
+impl MasterCredentials {
+    fn load(file: &Path, name: Name) -> Result<MasterCredentials, Failure> {
+        let failed = |error: &dyn std::error::Error| Failure::from_error(error, RUN_AS_MASTER_HINT);
         let config = Config::load(file).map_err(|error| failed(&error))?;
-        let authority =
-            IdentityFiles::in_data(&config.data_dir).authority().map_err(|error| failed(&error))?;
-        let part = Part::Scheduler(name);
-        let made = authority
-            .equip(&part, &[], SystemClock.wall(), CERTIFICATE_LIFE)
+        let authority = IdentityFiles::in_data_dir(&config.data_dir)
+            .load_authority()
             .map_err(|error| failed(&error))?;
-        let shown = Shown::new(&made.certificate, &made.key).map_err(|error| failed(&error))?;
+        let part = Part::Scheduler(name);
+        let signed = authority
+            .issue_credentials(&part, &[], SystemClock.wall_time(), CERTIFICATE_LIFETIME)
+            .map_err(|error| failed(&error))?;
+        let resolver = CertificateResolver::new(&signed.certificate, &signed.key)
+            .map_err(|error| failed(&error))?;
         let trust = Trust::Authority(authority.certificate_pem().to_owned());
-        let tls = tls::client(&trust, Some(shown.clone())).map_err(|error| failed(&error))?;
+        let tls =
+            tls::client_config(&trust, Some(resolver.clone())).map_err(|error| failed(&error))?;
         // Its own master first; should that one be gone for good, there are the others.
-        let kept = MastersFile::new(config.data_dir.join(MASTERS), authority.certificate_pem());
-        let kept = Some(kept.map_err(|error| failed(&error))?);
-        let settings = Settings::new(vec![config.advertise]);
-        let client = Client::new(Settings { tls: Some(Arc::new(tls)), kept, ..settings })?;
-        let holder = made.holder().map_err(|error| failed(&error))?;
-        Ok(Papers { authority, part, shown, holder, client })
+        let masters_file =
+            MastersFile::new(config.data_dir.join(MASTERS_FILE), authority.certificate_pem());
+        let masters_file = Some(masters_file.map_err(|error| failed(&error))?);
+        let settings = ApiClientConfig::new(vec![config.advertise]);
+        let client =
+            Client::new(ApiClientConfig { tls: Some(Arc::new(tls)), masters_file, ..settings })?;
+        let holder = signed.holder().map_err(|error| failed(&error))?;
+        Ok(MasterCredentials { authority, part, resolver, holder, client })
     }
 
     /// Shows a new certificate in time, and when the clock was set back, for as long as the
@@ -323,18 +342,19 @@ impl Papers {
     async fn keep_fresh(&self) -> Result<(), Failure> {
         let mut holder = self.holder.clone();
         loop {
-            tokio::time::sleep(LOOK).await;
-            if !holder.is_stale(SystemClock.wall()) {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            if !holder.is_renewal_due(SystemClock.wall_time()) {
                 continue;
             }
-            let made = self
+            let signed = self
                 .authority
-                .equip(&self.part, &[], SystemClock.wall(), CERTIFICATE_LIFE)
-                .map_err(|error| Failure::work(&error, NEXT))?;
-            self.shown
-                .exchange(&made.certificate, &made.key)
-                .map_err(|error| Failure::work(&error, NEXT))?;
-            holder = made.holder().map_err(|error| Failure::work(&error, NEXT))?;
+                .issue_credentials(&self.part, &[], SystemClock.wall_time(), CERTIFICATE_LIFETIME)
+                .map_err(|error| Failure::from_error(&error, RUN_AS_MASTER_HINT))?;
+            self.resolver
+                .replace(&signed.certificate, &signed.key)
+                .map_err(|error| Failure::from_error(&error, RUN_AS_MASTER_HINT))?;
+            holder =
+                signed.holder().map_err(|error| Failure::from_error(&error, RUN_AS_MASTER_HINT))?;
         }
     }
 }
@@ -342,7 +362,7 @@ impl Papers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_sched::score::packing::Model;
+    use cellwright_sched::score::packing::PackingModel;
     use clap::Parser;
 
     #[derive(Debug, Parser)]
@@ -352,14 +372,14 @@ mod tests {
     }
 
     fn options(words: &[&str]) -> Options {
-        let typed = Typed::try_parse_from([&["scheduler"], words].concat()).unwrap();
-        typed.scheduler.techniques.options()
+        let command_line = Typed::try_parse_from([&["scheduler"], words].concat()).unwrap();
+        command_line.scheduler.techniques.options()
     }
 
     #[test]
     fn what_is_typed_is_how_it_schedules() {
         assert_eq!(options(&[]), Options::default());
-        assert_eq!(options(&["--score", "worst-fit"]).model, Model::WorstFit);
+        assert_eq!(options(&["--score", "worst-fit"]).model, PackingModel::WorstFit);
         let plain = options(&["--no-score-cache", "--no-classes", "--no-randomization"]);
         assert!(!plain.score_cache && !plain.classes && plain.randomization.is_none());
         assert!(Options::default().randomization.is_some(), "else the switch would do nothing");

@@ -2,9 +2,9 @@
 //! mean the same jobs everywhere. A query that finds nothing is an error: whoever waits for
 //! nothing, or reads the output of nothing, has most likely mistyped it. Only lists may be empty.
 
-use super::pages;
+use super::pagination;
+use crate::connection::Cell;
 use crate::failure::Failure;
-use crate::reach::Cell;
 use cellwright_api::client::JobFilter;
 use cellwright_api::types::JobView;
 use cellwright_cell::name::JobKey;
@@ -12,23 +12,27 @@ use std::collections::BTreeSet;
 
 /// Which of the jobs with the labels are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meant {
+pub enum JobScope {
     All,
     /// Only those that are not over.
     Live,
 }
 
 /// The jobs that are meant, at least one.
-pub async fn jobs(cell: &Cell, selector: &str, meant: Meant) -> Result<Vec<JobView>, Failure> {
+pub async fn select_jobs(
+    cell: &Cell,
+    selector: &str,
+    scope: JobScope,
+) -> Result<Vec<JobView>, Failure> {
     let filter = JobFilter {
         selector: Some(selector.to_owned()),
-        state: (meant == Meant::Live).then(|| "live".to_owned()),
+        state: (scope == JobScope::Live).then(|| "live".to_owned()),
         ..JobFilter::default()
     };
-    let jobs = newest(pages::jobs(cell, &filter).await?);
+    let jobs = newest(pagination::jobs(cell, &filter).await?);
     if jobs.is_empty() {
-        let live = if meant == Meant::Live { "live " } else { "" };
-        return Err(Failure::Work {
+        let live = if scope == JobScope::Live { "live " } else { "" };
+        return Err(Failure::Operation {
             message: format!("no {live}job has labels {selector}"),
             next: "see the labels: cell job status -o json".into(),
         });
@@ -36,15 +40,15 @@ pub async fn jobs(cell: &Cell, selector: &str, meant: Meant) -> Result<Vec<JobVi
     Ok(jobs)
 }
 
-pub fn key(job: &JobView) -> JobKey {
+pub fn job_key(job: &JobView) -> JobKey {
     JobKey { user: job.user.clone(), job: job.name.clone() }
 }
 
 /// A name belongs to the newest of the jobs that had it, and verbs act on names.
 pub fn newest(jobs: Vec<JobView>) -> Vec<JobView> {
-    let mut seen = BTreeSet::new();
-    let mut kept: Vec<JobView> =
-        jobs.into_iter().rev().filter(|job| seen.insert(key(job))).collect();
-    kept.reverse();
-    kept
+    let mut seen_keys = BTreeSet::new();
+    let mut newest_jobs: Vec<JobView> =
+        jobs.into_iter().rev().filter(|job| seen_keys.insert(job_key(job))).collect();
+    newest_jobs.reverse();
+    newest_jobs
 }

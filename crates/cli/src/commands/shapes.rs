@@ -2,21 +2,21 @@
 //! how many tasks of one shape, or more of a job, would. Amounts are printed as they are typed.
 
 use super::Success;
-use super::parse::{size, some_cores, some_size};
-use super::target::{Typed, typed};
+use super::parse::{nonzero_cores, nonzero_size, size};
+use super::target::{TargetArg, parse_target};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::format::{count, counted, counted_as};
-use crate::output::{Output, print_json, say};
-use crate::reach::Reach;
-use crate::server::ask;
-use crate::table::{self, rewrapped};
+use crate::format::{count, pluralize, pluralize_as};
+use crate::output::{Output, print_json, print_prose};
+use crate::runtime::block_on;
+use crate::table::{self, rewrap};
 use cellwright_api::types::{LikeView, ShapeSet, ShapeView, ShapesQuery, ShapesView};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
 use cellwright_cell::name::Token;
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, Resources};
-use cellwright_sched::explain::units::{Natural, Rounding, Units};
+use cellwright_sched::explain::units::{Rounding, StandardUnits, Units};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -31,15 +31,15 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct ShapesArgs {
     /// For tasks of this priority [default: for batch and for production]
-    #[arg(long, value_name = "N", value_parser = priority)]
+    #[arg(long, value_name = "N", value_parser = parse_priority)]
     priority: Option<u16>,
 
     /// Count tasks with so many cores each
-    #[arg(long, value_name = "CORES", value_parser = some_cores)]
+    #[arg(long, value_name = "CORES", value_parser = nonzero_cores)]
     cpu: Option<u64>,
 
     /// Count tasks with so much memory each
-    #[arg(long, value_name = "SIZE", value_parser = some_size)]
+    #[arg(long, value_name = "SIZE", value_parser = nonzero_size)]
     ram: Option<u64>,
 
     /// Count tasks with so much disk space each
@@ -47,12 +47,12 @@ pub struct ShapesArgs {
     disk: Option<u64>,
 
     /// Count more tasks of this job, with its ports, devices, spread and all else
-    #[arg(long, value_name = "JOB", value_parser = typed,
+    #[arg(long, value_name = "JOB", value_parser = parse_target,
           conflicts_with_all = ["cpu", "ram", "disk", "priority", "constraint", "label"])]
-    like: Option<Typed>,
+    like: Option<TargetArg>,
 
     /// Only machines on which it holds: arch=x86_64, os!=debian, cpus>=8, cgroup (has it), !cgroup
-    #[arg(long, value_name = "CONSTRAINT", value_parser = constraint)]
+    #[arg(long, value_name = "CONSTRAINT", value_parser = parse_constraint)]
     constraint: Vec<Constraint>,
 
     /// Only machines with this label: zone=a, zone!=a, zone, !zone
@@ -60,7 +60,7 @@ pub struct ShapesArgs {
     label: Vec<String>,
 
     /// Percent of the machines that must take a shape for it to be easy
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     easy: Option<u32>,
 
     #[command(flatten)]
@@ -71,41 +71,41 @@ pub struct ShapesArgs {
 }
 
 impl ShapesArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let like = match &self.like {
-            Some(typed) => Some(ask(typed.resolve(&cell))?.job),
+            Some(target) => Some(block_on(target.resolve(&cell))?.job),
             None => None,
         };
-        let is_asked = self.cpu.or(self.ram).or(self.disk).is_some();
+        let has_limits = self.cpu.or(self.ram).or(self.disk).is_some();
         let amount = |amount: Option<u64>| amount.unwrap_or(0);
         let limits = Resources::new(amount(self.cpu), amount(self.ram), amount(self.disk), 0);
         let query = ShapesQuery {
             priority: self.priority.map(Priority),
-            limits: is_asked.then_some(limits),
+            limits: has_limits.then_some(limits),
             like,
             constraints: self.constraint.clone(),
             selector: (!self.label.is_empty()).then(|| self.label.join(",")),
             easy_percent: self.easy,
         };
-        let told = ask(async { Ok(cell.client.shapes(&query).await?.value.item) })?;
+        let shapes = block_on(async { Ok(cell.client.shapes(&query).await?.value.item) })?;
         match self.output.output {
-            Output::Json => print_json(&told)?,
-            Output::Table => say(&shown(&told, self.wishes()))?,
+            Output::Json => print_json(&shapes)?,
+            Output::Table => print_prose(&render(&shapes, self.requirement_text()))?,
         }
-        let is_none = |set: &ShapeSet| match (&set.like, &set.asked) {
+        let takes_none = |set: &ShapeSet| match (&set.like, &set.asked) {
             (Some(like), _) => like.tasks == 0,
             (None, Some(shape)) => shape.tasks == 0,
             (None, None) => false,
         };
-        match told.sets.iter().all(is_none) {
+        match shapes.sets.iter().all(takes_none) {
             true => Ok(Success::DoesNotFit),
             false => Ok(Success::Done),
         }
     }
 
     /// What machines must have, where none is left that does.
-    fn wishes(&self) -> Option<&'static str> {
+    fn requirement_text(&self) -> Option<&'static str> {
         match (self.constraint.is_empty(), self.label.is_empty()) {
             _ if self.like.is_some() => Some("what the job asks of machines"),
             (false, false) => Some("the constraints and labels"),
@@ -116,20 +116,20 @@ impl ShapesArgs {
     }
 }
 
-fn priority(text: &str) -> Result<u16, String> {
+fn parse_priority(text: &str) -> Result<u16, String> {
     const ALLOWED: &str = "allowed: a number from 0 to 399, with best effort from 0, batch from \
                            100, production from 200 and monitoring from 300";
     let read = text.parse::<u16>().ok().filter(|number| *number <= MAX_PRIORITY);
     read.ok_or_else(|| ALLOWED.to_owned())
 }
 
-fn percent(text: &str) -> Result<u32, String> {
+fn parse_percent(text: &str) -> Result<u32, String> {
     let read = text.parse::<u32>().ok().filter(|percent| (1..=100).contains(percent));
     read.ok_or_else(|| "allowed: a whole number from 1 to 100".to_owned())
 }
 
 /// `arch=x86_64`, `cpus>=8`, `gpu`, `!gpu`; what reads as a whole number is one.
-fn constraint(text: &str) -> Result<Constraint, String> {
+fn parse_constraint(text: &str) -> Result<Constraint, String> {
     const ALLOWED: &str = "allowed: a=b, a!=b, a<n, a<=n, a>n, a>=n, a or !a";
     let token = |text: &str| Token::new(text.trim()).map_err(|_| ALLOWED.to_owned());
     let number = |text: &str| text.trim().parse::<i64>().map_err(|_| ALLOWED.to_owned());
@@ -158,70 +158,74 @@ fn constraint(text: &str) -> Result<Constraint, String> {
     Ok(Constraint { attribute, operator, strength: Strength::Hard })
 }
 
-fn shown(told: &ShapesView, wishes: Option<&str>) -> String {
-    let sets = told.sets.iter().map(|set| set_shown(set, told.machines_total, wishes));
+fn render(shapes: &ShapesView, requirements: Option<&str>) -> String {
+    let sets = shapes.sets.iter().map(|set| render_set(set, shapes.machines_total, requirements));
     sets.collect::<Vec<_>>().join("\n")
 }
 
-fn set_shown(set: &ShapeSet, total: u32, wishes: Option<&str>) -> String {
+fn render_set(set: &ShapeSet, total: u32, requirements: Option<&str>) -> String {
     let takes = if set.machines == 1 || total == 1 { "takes" } else { "take" };
     let mut out = format!(
         "{}, priority {}: {} of {} {takes} such work\n",
         set.band,
         set.priority.0,
         count(u64::from(set.machines)),
-        counted(u64::from(total), "machine"),
+        pluralize(u64::from(total), "machine"),
     );
     if let Some(like) = &set.like {
-        out.push_str(&like_shown(like));
+        out.push_str(&render_like(like));
     } else if let Some(shape) = &set.asked {
-        out.push_str(&format!("tasks of {}: {}\n", words(shape.limits), placed(shape)));
+        out.push_str(&format!(
+            "tasks of {}: {}\n",
+            limits_text(shape.limits),
+            placement_text(shape)
+        ));
     }
     if set.ladder.is_empty() {
-        out.push_str(&format!("nothing fits: {}\n", why_nothing(set, total, wishes)));
+        out.push_str(&format!("nothing fits: {}\n", no_fit_reason(set, total, requirements)));
         return out;
     }
     for largest in &set.largest {
-        let limits = words(largest.limits);
+        let limits = limits_text(largest.limits);
         out.push_str(&format!("largest: {limits} on {}\n", largest.machine));
     }
-    let easy = counted(u64::from(set.easy_from), "machine");
+    let easy = pluralize(u64::from(set.easy_from), "machine");
     out.push_str(&format!("easy is what {easy} or more would take\n\n"));
-    let rows: Vec<Vec<String>> = set.ladder.iter().map(row).collect();
-    out.push_str(&table::render_told(&["cpu", "ram", "tasks", "machines", ""], &rows));
+    let rows: Vec<Vec<String>> = set.ladder.iter().map(shape_row).collect();
+    out.push_str(&table::render_with_text_column(&["cpu", "ram", "tasks", "machines", ""], &rows));
     out
 }
 
-fn why_nothing(set: &ShapeSet, total: u32, wishes: Option<&str>) -> String {
-    match wishes {
+fn no_fit_reason(set: &ShapeSet, total: u32, requirements: Option<&str>) -> String {
+    match requirements {
         _ if total == 0 => "the cell has no machines".to_owned(),
         _ if set.machines > 0 => "no machine has CPU and memory free".to_owned(),
-        Some(wishes) => format!("no machine that takes work now meets {wishes}"),
+        Some(requirements) => format!("no machine that takes work now meets {requirements}"),
         None => "no machine takes such work now, as `cell machine ls` shows".to_owned(),
     }
 }
 
-fn like_shown(like: &LikeView) -> String {
+fn render_like(like: &LikeView) -> String {
     let more = if like.or_more { " or more" } else { "" };
-    let tasks = counted_as(u64::from(like.tasks), "task", "tasks");
-    let machines = counted(u64::from(like.machines), "machine");
+    let tasks = pluralize_as(u64::from(like.tasks), "task", "tasks");
+    let machines = pluralize(u64::from(like.machines), "machine");
     let mut out = format!("more of {}: {tasks}{more} on {machines}\n", like.job);
     if let Some(why) = &like.stopped_by {
-        out.push_str(&rewrapped("  ", "    ", &format!("the next would be {why}")));
+        out.push_str(&rewrap("  ", "    ", &format!("the next would be {why}")));
     }
     out
 }
 
-fn placed(shape: &ShapeView) -> String {
+fn placement_text(shape: &ShapeView) -> String {
     let easy = if shape.easy { ", easy" } else { "" };
-    let tasks = counted(shape.tasks, "task");
-    format!("{tasks} on {}{easy}", counted(u64::from(shape.machines), "machine"))
+    let tasks = pluralize(shape.tasks, "task");
+    format!("{tasks} on {}{easy}", pluralize(u64::from(shape.machines), "machine"))
 }
 
-fn row(shape: &ShapeView) -> Vec<String> {
+fn shape_row(shape: &ShapeView) -> Vec<String> {
     vec![
-        typed_cores(shape.limits.cpu),
-        typed_size(shape.limits.ram),
+        format_cores(shape.limits.cpu),
+        format_size(shape.limits.ram),
         count(shape.tasks),
         count(u64::from(shape.machines)),
         if shape.easy { "easy".to_owned() } else { String::new() },
@@ -229,28 +233,28 @@ fn row(shape: &ShapeView) -> Vec<String> {
 }
 
 /// What there is something of, for reading: rounded down.
-fn words(limits: Resources) -> String {
+fn limits_text(limits: Resources) -> String {
     let amount = |dimension: Dimension| {
-        let amount = Natural.amount(dimension, limits.get(dimension), Rounding::Down);
+        let amount = StandardUnits.amount(dimension, limits.get(dimension), Rounding::Down);
         format!("{amount} {dimension}")
     };
-    let some = Dimension::ALL.into_iter().filter(|dimension| limits.get(*dimension) > 0);
-    let mut some: Vec<String> = some.map(amount).collect();
-    let last = some.pop().unwrap_or_default();
-    match some.is_empty() {
+    let amounts = Dimension::ALL.into_iter().filter(|dimension| limits.get(*dimension) > 0);
+    let mut amounts: Vec<String> = amounts.map(amount).collect();
+    let last = amounts.pop().unwrap_or_default();
+    match amounts.is_empty() {
         true => last,
-        false => format!("{} and {last}", some.join(", ")),
+        false => format!("{} and {last}", amounts.join(", ")),
     }
 }
 
 /// As `--cpu` takes it.
-fn typed_cores(milli: u64) -> String {
+fn format_cores(milli: u64) -> String {
     let text = format!("{}.{:03}", milli / 1000, milli % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// As `--ram` takes it: in the largest unit of which it is a whole number.
-fn typed_size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let whole = UNITS.iter().find(|(_, bits)| bytes > 0 && bytes.is_multiple_of(1 << bits));
     match whole {
@@ -273,24 +277,24 @@ mod tests {
         let read = |words: &[&str]| <Line as clap::Parser>::try_parse_from(words).map(drop);
         assert!(read(&["shapes", "--cpu", "0.5", "--ram", "1GiB", "--disk", "0B"]).is_ok());
         for nothing in [["shapes", "--cpu", "0"], ["shapes", "--ram", "0B"]] {
-            let said = read(&nothing).unwrap_err().to_string();
-            assert!(said.contains("allowed: "), "{said}");
+            let text = read(&nothing).unwrap_err().to_string();
+            assert!(text.contains("allowed: "), "{text}");
         }
     }
 
     #[test]
     fn shapes_are_printed_as_they_are_typed() {
         for (milli, want) in [(50, "0.05"), (1250, "1.25"), (2000, "2"), (10_000, "10")] {
-            assert_eq!(typed_cores(milli), want);
-            assert_eq!(some_cores(want), Ok(milli));
+            assert_eq!(format_cores(milli), want);
+            assert_eq!(nonzero_cores(want), Ok(milli));
         }
         for (bytes, want) in [(5 << 28, "1280MiB"), (4 << 30, "4GiB"), (896, "896B")] {
-            assert_eq!(typed_size(bytes), want);
+            assert_eq!(format_size(bytes), want);
             assert_eq!(size(want), Ok(bytes));
         }
     }
 
-    fn told(total: u32, machines: u32, limits: Option<Resources>) -> ShapesView {
+    fn shapes_view(total: u32, machines: u32, limits: Option<Resources>) -> ShapesView {
         let shape = |limits| ShapeView { limits, tasks: 0, machines: 0, easy: false };
         let set = ShapeSet {
             priority: Priority(100),
@@ -307,9 +311,9 @@ mod tests {
 
     #[test]
     fn why_nothing_fits_is_told_as_it_is() {
-        let check = |total: u32, machines: u32, wishes: Option<&str>, want: &str| {
-            let said = shown(&told(total, machines, None), wishes);
-            assert!(said.contains(&format!("nothing fits: {want}")), "{want}: {said}");
+        let check = |total: u32, machines: u32, requirements: Option<&str>, want: &str| {
+            let text = render(&shapes_view(total, machines, None), requirements);
+            assert!(text.contains(&format!("nothing fits: {want}")), "{want}: {text}");
         };
         check(0, 0, Some("the constraints"), "the cell has no machines");
         check(1, 0, Some("the constraints"), "no machine that takes work now meets the const");
@@ -320,8 +324,8 @@ mod tests {
     #[test]
     fn a_shape_is_told_with_all_that_was_asked_and_nothing_else() {
         let check = |limits: Resources, want: &str| {
-            let said = shown(&told(1, 1, Some(limits)), None);
-            assert!(said.contains(&format!("\ntasks of {want}: 0 tasks on 0 ")), "{said}");
+            let text = render(&shapes_view(1, 1, Some(limits)), None);
+            assert!(text.contains(&format!("\ntasks of {want}: 0 tasks on 0 ")), "{text}");
         };
         check(Resources::new(0, 0, 1 << 40, 0), "1 TiB disk");
         check(Resources::new(500, 1 << 28, 0, 0), "0.5 cores cpu and 256 MiB ram");
@@ -331,18 +335,18 @@ mod tests {
 
     #[test]
     fn numbers_are_read_or_refused_with_what_is_allowed() {
-        assert_eq!((priority("0"), priority("399")), (Ok(0), Ok(399)));
-        assert_eq!((percent("1"), percent("100")), (Ok(1), Ok(100)));
+        assert_eq!((parse_priority("0"), parse_priority("399")), (Ok(0), Ok(399)));
+        assert_eq!((parse_percent("1"), parse_percent("100")), (Ok(1), Ok(100)));
         for bad in ["prod", "400", "-1", ""] {
-            assert!(priority(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
-            assert!(percent(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
+            assert!(parse_priority(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
+            assert!(parse_percent(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
         }
     }
 
     #[test]
     fn constraints_read_as_explanations_print_them() {
         let check = |text: &str, want: &str| {
-            assert_eq!(constraint(text).map(|found| found.to_string()), Ok(want.to_owned()));
+            assert_eq!(parse_constraint(text).map(|found| found.to_string()), Ok(want.to_owned()));
         };
         check("os=linux", "os = linux");
         check("os!=linux", "os != linux");
@@ -352,10 +356,13 @@ mod tests {
         check("disks>2", "disks > 2");
         check("gpu", "gpu exists");
         check("!gpu", "gpu absent");
-        let two = constraint("disks=2").unwrap();
+        let two = parse_constraint("disks=2").unwrap();
         assert_eq!(two.operator, Operator::Equal(AttributeValue::Integer(2)));
         for bad in ["", "a b", "disks>many", "=x"] {
-            assert!(constraint(bad).is_err_and(|error| error.contains("allowed: ")), "{bad:?}");
+            assert!(
+                parse_constraint(bad).is_err_and(|error| error.contains("allowed: ")),
+                "{bad:?}"
+            );
         }
     }
 }

@@ -1,19 +1,21 @@
 //! `cell sql`: one SELECT over what happened and what was used, asked of a master or read from a
 //! folder of history that nobody serves.
 
-mod layout;
-mod trace;
+mod cluster_trace;
+mod trace_export;
 
 use super::Success;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{aside, print, print_json};
-use crate::progress::Standing;
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{print, print_json, print_notice};
+use crate::progress::StatusLine;
+use crate::runtime::block_on;
 use crate::{format, table};
 use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
 use cellwright_cell::time::Time;
-use cellwright_history::{Bounds, QueryError, Reader, Value, is_here, tables, words};
+use cellwright_history::{
+    HistoryReader, QueryError, QueryLimits, Value, exists, sql_functions, tables,
+};
 use cellwright_master::history::folder;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -21,7 +23,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// Nobody else waits for a query of a folder that nobody serves.
-const PATIENCE: Duration = Duration::from_secs(90);
+const OFFLINE_TIMEOUT: Duration = Duration::from_secs(90);
 const SECOND: Duration = Duration::from_secs(1);
 
 const EXAMPLES: &str = "\
@@ -89,7 +91,7 @@ enum SqlOutput {
 impl SqlArgs {
     /// One word of the shell. What is typed without quotes is not put together again: the shell has
     /// made other things of `*`, `>` and brackets.
-    fn query(&self) -> Result<String, Failure> {
+    fn single_query(&self) -> Result<String, Failure> {
         match &self.query[..] {
             [] => Ok(String::new()),
             [one] => Ok(one.clone()),
@@ -100,23 +102,23 @@ impl SqlArgs {
         }
     }
 
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         if self.tables {
-            print(&described())?;
+            print(&describe_tables())?;
             return Ok(Success::Done);
         }
         if let Some(folder) = &self.export_trace {
-            self.export(&reach.cell()?, folder)?;
+            self.export(&connection.cell()?, folder)?;
             return Ok(Success::Done);
         }
         let query = SqlQuery {
-            query: self.query()?,
-            args: self.args.iter().map(|text| value(text)).collect(),
+            query: self.single_query()?,
+            args: self.args.iter().map(|text| parse_value(text)).collect(),
             limit: Some(self.limit),
         };
         let answer = match &self.data {
-            Some(data) => offline(data, &query)?,
-            None => online(&reach.cell()?, &query)?,
+            Some(data) => query_folder(data, &query)?,
+            None => query_master(&connection.cell()?, &query)?,
         };
         self.show(&answer)?;
         Ok(Success::Done)
@@ -124,16 +126,16 @@ impl SqlArgs {
 
     fn export(&self, cell: &Cell, folder: &Path) -> Result<(), Failure> {
         let is_table = matches!(self.output, SqlOutput::Table | SqlOutput::Wide);
-        let told = |written: &trace::Written| match is_table {
+        let on_table = |written: &trace_export::ExportedTable| match is_table {
             true => print(&written.as_text()),
             false => Ok(()),
         };
-        let exported = ask(trace::export(cell, folder, told))?;
+        let exported = block_on(trace_export::export(cell, folder, on_table))?;
         match self.output {
             SqlOutput::Table | SqlOutput::Wide => print(&exported.scale()),
             SqlOutput::Json | SqlOutput::Yaml => print_json(&exported),
-            SqlOutput::Name => print(&names(&exported.as_answer())),
-            SqlOutput::Jsonl => print(&lines(&exported.as_answer())?),
+            SqlOutput::Name => print(&first_column(&exported.as_answer())),
+            SqlOutput::Jsonl => print(&json_lines(&exported.as_answer())?),
             SqlOutput::Csv => print(&csv(&exported.as_answer())),
         }
     }
@@ -141,43 +143,43 @@ impl SqlArgs {
     fn show(&self, answer: &SqlAnswer) -> Result<(), Failure> {
         match self.output {
             SqlOutput::Json | SqlOutput::Yaml => return print_json(answer),
-            SqlOutput::Name => print(&names(answer))?,
-            SqlOutput::Jsonl => print(&lines(answer)?)?,
+            SqlOutput::Name => print(&first_column(answer))?,
+            SqlOutput::Jsonl => print(&json_lines(answer)?)?,
             SqlOutput::Csv => print(&csv(answer))?,
             SqlOutput::Table | SqlOutput::Wide => {
                 let header: Vec<&str> = answer.columns.iter().map(String::as_str).collect();
-                let row = |row: &Vec<SqlValue>| row.iter().map(shown).collect();
+                let row = |row: &Vec<SqlValue>| row.iter().map(value_text).collect();
                 let rows: Vec<Vec<String>> = answer.rows.iter().map(row).collect();
                 match rows.is_empty() {
-                    true => aside("no rows"),
-                    false => print(&table::plain(&header, &rows))?,
+                    true => print_notice("no rows"),
+                    false => print(&table::render_unwrapped(&header, &rows))?,
                 }
             }
         }
         if answer.truncated {
-            let rows = format::counted(answer.rows.len() as u64, "row");
+            let rows = format::pluralize(answer.rows.len() as u64, "row");
             crate::output::note!("there is more than these {rows}: raise --limit, or ask for less");
         }
         if matches!(self.output, SqlOutput::Table | SqlOutput::Wide) {
-            crate::output::note!("{}", reach_back(answer.reaches_back_to));
+            crate::output::note!("{}", history_start_text(answer.reaches_back_to));
         }
         Ok(())
     }
 }
 
 /// Asks a master, which ends the query when nobody waits for it any more.
-fn online(cell: &Cell, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
-    let mut standing = None;
-    let told = |seconds: u64| {
-        let standing = standing.get_or_insert_with(Standing::if_seen);
+fn query_master(cell: &Cell, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
+    let mut status_line = None;
+    let on_tick = |seconds: u64| {
+        let status_line = status_line.get_or_insert_with(StatusLine::if_terminal);
         let text = format!("the query runs for {seconds} s; ctrl-c ends it");
-        standing.iter_mut().for_each(|line| line.tell(vec![text.clone()]));
+        status_line.iter_mut().for_each(|line| line.update(vec![text.clone()]));
     };
-    ask(accompanied(async { Ok(cell.client.sql(query).await?.value) }, told))
+    block_on(run_with_ticks(async { Ok(cell.client.sql(query).await?.value) }, on_tick))
 }
 
 /// Does the work, and tells after every second how many it has taken.
-async fn accompanied<T>(work: impl Future<Output = T>, mut tell: impl FnMut(u64)) -> T {
+async fn run_with_ticks<T>(work: impl Future<Output = T>, mut on_second: impl FnMut(u64)) -> T {
     let mut work = std::pin::pin!(work);
     let mut seconds = 0;
     loop {
@@ -185,12 +187,12 @@ async fn accompanied<T>(work: impl Future<Output = T>, mut tell: impl FnMut(u64)
             return done;
         }
         seconds += 1;
-        tell(seconds);
+        on_second(seconds);
     }
 }
 
 /// How far back history reaches, as people are told.
-pub fn reach_back(since: Option<Time>) -> String {
+pub fn history_start_text(since: Option<Time>) -> String {
     match since {
         Some(since) => format!("events since {}", format::utc(since)),
         None => "no events yet".to_owned(),
@@ -198,7 +200,7 @@ pub fn reach_back(since: Option<Time>) -> String {
 }
 
 /// A number where it reads as one.
-fn value(text: &str) -> SqlValue {
+fn parse_value(text: &str) -> SqlValue {
     match (text.parse::<i64>(), text.parse::<f64>()) {
         (Ok(number), _) => SqlValue::Integer(number),
         (_, Ok(number)) if number.is_finite() => SqlValue::Real(number),
@@ -206,7 +208,7 @@ fn value(text: &str) -> SqlValue {
     }
 }
 
-fn shown(value: &SqlValue) -> String {
+fn value_text(value: &SqlValue) -> String {
     match value {
         SqlValue::Null => "-".to_owned(),
         SqlValue::Integer(number) => number.to_string(),
@@ -216,26 +218,26 @@ fn shown(value: &SqlValue) -> String {
 }
 
 /// Nothing where a row has no value there: a line would be taken for a name.
-fn names(answer: &SqlAnswer) -> String {
+fn first_column(answer: &SqlAnswer) -> String {
     let first = answer.rows.iter().filter_map(|row| row.first());
     let named = first.filter(|value| **value != SqlValue::Null);
-    named.map(|value| shown(value) + "\n").collect()
+    named.map(|value| value_text(value) + "\n").collect()
 }
 
-fn lines(answer: &SqlAnswer) -> Result<String, Failure> {
+fn json_lines(answer: &SqlAnswer) -> Result<String, Failure> {
     let mut out = String::new();
     for row in &answer.rows {
-        let pairs = answer.columns.iter().cloned().zip(row.iter().map(json));
+        let pairs = answer.columns.iter().cloned().zip(row.iter().map(value_json));
         let object: serde_json::Map<String, serde_json::Value> = pairs.collect();
         let line = serde_json::to_string(&object)
-            .map_err(|error| Failure::work(&error, "the same without -o jsonl"))?;
+            .map_err(|error| Failure::from_error(&error, "the same without -o jsonl"))?;
         out.push_str(&line);
         out.push('\n');
     }
     Ok(out)
 }
 
-fn json(value: &SqlValue) -> serde_json::Value {
+fn value_json(value: &SqlValue) -> serde_json::Value {
     match value {
         SqlValue::Null => serde_json::Value::Null,
         SqlValue::Integer(number) => (*number).into(),
@@ -247,9 +249,10 @@ fn json(value: &SqlValue) -> serde_json::Value {
 fn csv(answer: &SqlAnswer) -> String {
     let cell = |value: &SqlValue| match value {
         SqlValue::Null => String::new(),
-        other => trace::field(&shown(other)),
+        other => trace_export::csv_field(&value_text(other)),
     };
-    let header: Vec<String> = answer.columns.iter().map(|name| trace::field(name)).collect();
+    let header: Vec<String> =
+        answer.columns.iter().map(|name| trace_export::csv_field(name)).collect();
     let mut out = header.join(",") + "\n";
     for row in &answer.rows {
         let cells: Vec<String> = row.iter().map(cell).collect();
@@ -258,31 +261,35 @@ fn csv(answer: &SqlAnswer) -> String {
     out
 }
 
-fn offline(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
-    let folder = match is_here(data) {
+fn query_folder(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
+    let folder = match exists(data) {
         true => data.to_owned(),
         false => folder(data),
     };
-    if !is_here(&folder) {
+    if !exists(&folder) {
         return Err(Failure::Usage {
             message: format!("{} holds no history", data.display()),
             next: "name the data directory of a master: --data /var/lib/cellwright/master".into(),
         });
     }
-    let args: Vec<Value> = query.args.iter().map(taken).collect();
+    let args: Vec<Value> = query.args.iter().map(to_history_value).collect();
     let rows = usize::try_from(query.limit.unwrap_or(DEFAULT_SQL_ROWS)).unwrap_or(usize::MAX);
-    let bounds = Bounds { time: PATIENCE, rows, ..Bounds::default() };
-    let answer = Reader::new(&folder).query(&query.query, &args, bounds).map_err(|error| {
-        let next = match error {
-            QueryError::Sql(_) | QueryError::NotAllowed(_) => "see the tables: cell sql --tables",
-            QueryError::TooSlow(_) => "ask for fewer days, or ask the daily sums",
-            QueryError::Broken(_) | QueryError::Stopped => {
-                "look whether a master still uses the folder"
-            }
-        };
-        Failure::work(&error, next)
-    })?;
-    let row = |row: Vec<Value>| row.into_iter().map(given).collect();
+    let bounds =
+        QueryLimits { max_time: OFFLINE_TIMEOUT, max_rows: rows, ..QueryLimits::default() };
+    let answer =
+        HistoryReader::new(&folder).query(&query.query, &args, bounds).map_err(|error| {
+            let next = match error {
+                QueryError::Sql(_) | QueryError::NotAllowed(_) => {
+                    "see the tables: cell sql --tables"
+                }
+                QueryError::TooSlow(_) => "ask for fewer days, or ask the daily sums",
+                QueryError::Broken(_) | QueryError::Stopped => {
+                    "look whether a master still uses the folder"
+                }
+            };
+            Failure::from_error(&error, next)
+        })?;
+    let row = |row: Vec<Value>| row.into_iter().map(from_history_value).collect();
     Ok(SqlAnswer {
         columns: answer.columns,
         rows: answer.rows.into_iter().map(row).collect(),
@@ -292,7 +299,7 @@ fn offline(data: &Path, query: &SqlQuery) -> Result<SqlAnswer, Failure> {
     })
 }
 
-fn taken(value: &SqlValue) -> Value {
+fn to_history_value(value: &SqlValue) -> Value {
     match value {
         SqlValue::Null => Value::Null,
         SqlValue::Integer(number) => Value::Integer(*number),
@@ -301,7 +308,7 @@ fn taken(value: &SqlValue) -> Value {
     }
 }
 
-fn given(value: Value) -> SqlValue {
+fn from_history_value(value: Value) -> SqlValue {
     match value {
         Value::Null => SqlValue::Null,
         Value::Integer(number) => SqlValue::Integer(number),
@@ -310,25 +317,25 @@ fn given(value: Value) -> SqlValue {
     }
 }
 
-fn described() -> String {
+fn describe_tables() -> String {
     let mut out = String::new();
-    for known in tables::all() {
-        out.push_str(&table::wrapped(&format!("{}: ", known.name), "  ", known.about));
+    for known in tables::all_tables() {
+        out.push_str(&table::wrap(&format!("{}: ", known.name), "  ", known.description));
         for column in known.columns {
             let kind = column.kind.as_str().to_lowercase();
             let rule = if column.required { "" } else { "; may be absent" };
             let first = format!("  {:14} {kind:8} ", column.name);
-            let text = match column.about.strip_suffix('.') {
+            let text = match column.description.strip_suffix('.') {
                 Some(about) if !about.ends_with('.') => format!("{about}{rule}."),
-                _ => format!("{}{rule}", column.about),
+                _ => format!("{}{rule}", column.description),
             };
-            out.push_str(&table::wrapped(&first, &" ".repeat(first.len()), &text));
+            out.push_str(&table::wrap(&first, &" ".repeat(first.len()), &text));
         }
         out.push('\n');
     }
     out.push_str("functions beside SQLite's own:\n");
-    for (call, about) in words::FUNCTIONS {
-        out.push_str(&table::wrapped(&format!("  {call}: "), "    ", about));
+    for (call, about) in sql_functions::FUNCTIONS {
+        out.push_str(&table::wrap(&format!("  {call}: "), "    ", about));
     }
     out
 }
@@ -337,7 +344,7 @@ fn described() -> String {
 mod tests {
     use super::*;
 
-    fn answer() -> SqlAnswer {
+    fn sample_answer() -> SqlAnswer {
         let text = |text: &str| SqlValue::Text(text.to_owned());
         SqlAnswer {
             columns: vec!["user".into(), "n".into()],
@@ -353,8 +360,8 @@ mod tests {
 
     #[test]
     fn rows_are_written_for_spreadsheets_and_for_programs() {
-        assert_eq!(csv(&answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
-        let text = lines(&answer()).unwrap();
+        assert_eq!(csv(&sample_answer()), "user,n\nann,7\n\"a \"\"b\"\", c\",\n");
+        let text = json_lines(&sample_answer()).unwrap();
         assert_eq!(text.lines().next(), Some(r#"{"user":"ann","n":7}"#));
     }
 
@@ -367,7 +374,7 @@ mod tests {
         }
         let read = |words: &[&str]| {
             let line: Line = clap::Parser::try_parse_from([&["sql"], words].concat()).unwrap();
-            line.args.query()
+            line.args.single_query()
         };
         assert_eq!(read(&["select 1"]).unwrap(), "select 1");
         match read(&["select", "count", "from", "events", "--limit", "3"]) {
@@ -381,39 +388,39 @@ mod tests {
 
     #[test]
     fn every_form_of_other_commands_is_one_of_a_query_too() {
-        for form in crate::output::FORMS {
+        for form in crate::output::OUTPUT_FORMATS {
             assert!(SqlOutput::from_str(form, false).is_ok(), "{form}");
         }
-        let mut answer = answer();
+        let mut answer = sample_answer();
         answer.rows.push(vec![SqlValue::Null, SqlValue::Integer(1)]);
-        assert_eq!(names(&answer), "ann\na \"b\", c\n");
+        assert_eq!(first_column(&answer), "ann\na \"b\", c\n");
     }
 
     #[test]
     fn a_query_that_takes_long_is_told_about() {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (tell, signalled) = tokio::sync::oneshot::channel();
         let mut tell = Some(tell);
         let first = |seconds| {
             if let Some(tell) = tell.take() {
                 tell.send(seconds).unwrap();
             }
         };
-        let waited = ask(accompanied(async { Ok(told.await) }, first));
+        let waited = block_on(run_with_ticks(async { Ok(signalled.await) }, first));
         assert!(matches!(waited, Ok(Ok(1))), "the work went on until something was told");
     }
 
     #[test]
     fn arguments_that_read_as_numbers_are_numbers() {
-        assert_eq!(value("7"), SqlValue::Integer(7));
-        assert_eq!(value("0.5"), SqlValue::Real(0.5));
-        assert_eq!(value("inf"), SqlValue::Text("inf".into()));
-        assert_eq!(value("2026-11-15"), SqlValue::Text("2026-11-15".into()));
+        assert_eq!(parse_value("7"), SqlValue::Integer(7));
+        assert_eq!(parse_value("0.5"), SqlValue::Real(0.5));
+        assert_eq!(parse_value("inf"), SqlValue::Text("inf".into()));
+        assert_eq!(parse_value("2026-11-15"), SqlValue::Text("2026-11-15".into()));
     }
 
     #[test]
     fn every_table_is_described() {
-        let text = described();
-        for known in tables::all() {
+        let text = describe_tables();
+        for known in tables::all_tables() {
             assert!(text.contains(&format!("{}: ", known.name)));
         }
         assert!(text.lines().all(|line| line.chars().count() <= table::WIDTH), "{text}");

@@ -1,15 +1,15 @@
 //! `cell stop`: a job with all its tasks, some of its tasks, or every job that a label query finds.
 
 use super::Success;
-use super::select::{self, Meant};
-use super::status::show_list;
-use super::target::{Typed, typed};
+use super::select::{self, JobScope};
+use super::status::print_jobs;
+use super::target::{TargetArg, parse_target};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{aside, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
-use cellwright_api::client::{Change, ClientError};
+use crate::output::{print_notice, print_prose};
+use crate::runtime::block_on;
+use cellwright_api::client::{ChangeOptions, ClientError};
 use cellwright_cell::name::JobKey;
 use clap::{ArgGroup, Args};
 use std::io::{self, IsTerminal};
@@ -32,8 +32,8 @@ listed, and you are asked before any is stopped.";
 #[command(group = ArgGroup::new("which").required(true).args(["targets", "selector"]))]
 pub struct StopArgs {
     /// Jobs, tasks or ranges of tasks
-    #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    targets: Vec<Typed>,
+    #[arg(value_name = "JOB|TASK", value_parser = parse_target)]
+    targets: Vec<TargetArg>,
 
     /// Every live job whose labels match: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
@@ -45,13 +45,13 @@ pub struct StopArgs {
 }
 
 impl StopArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(async {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(async {
             let mut targets = Vec::new();
             // Nothing is stopped before every name is known to mean something.
-            for typed in &self.targets {
-                targets.push(typed.whole(&cell).await?);
+            for target_arg in &self.targets {
+                targets.push(target_arg.resolve_exact(&cell).await?);
             }
             for target in &targets {
                 match &target.tasks {
@@ -67,45 +67,45 @@ impl StopArgs {
     }
 }
 
-fn in_doubt(error: ClientError, job: &JobKey) -> Failure {
-    Failure::of_change(error, &format!("cell status {job}"))
+fn change_failure(error: ClientError, job: &JobKey) -> Failure {
+    Failure::from_change(error, &format!("cell status {job}"))
 }
 
 async fn stop_job(cell: &Cell, job: &JobKey) -> Result<(), Failure> {
-    let done = cell.client.stop_job(job, &Change::default()).await;
-    let done = done.map_err(|error| in_doubt(error, job))?.value;
-    let what = if done.changed { "is told to stop" } else { "was stopping already, or is over" };
-    say(&format!("job {job} {what}\nnext: cell status {job}\n"))
+    let done = cell.client.stop_job(job, &ChangeOptions::default()).await;
+    let done = done.map_err(|error| change_failure(error, job))?.value;
+    let outcome = if done.changed { "is told to stop" } else { "was stopping already, or is over" };
+    print_prose(&format!("job {job} {outcome}\nnext: cell status {job}\n"))
 }
 
 async fn stop_tasks(cell: &Cell, job: &JobKey, indexes: &[u32]) -> Result<(), Failure> {
     for index in indexes {
-        let done = cell.client.stop_task(job, *index, &Change::default()).await;
-        let done = done.map_err(|error| in_doubt(error, job))?.value;
-        let what =
+        let done = cell.client.stop_task(job, *index, &ChangeOptions::default()).await;
+        let done = done.map_err(|error| change_failure(error, job))?.value;
+        let outcome =
             if done.changed { "is told to stop" } else { "was stopping already, or is over" };
-        say(&format!("task {job}/{index} {what}\n"))?;
+        print_prose(&format!("task {job}/{index} {outcome}\n"))?;
     }
-    say(&format!("next: cell status {job}\n"))
+    print_prose(&format!("next: cell status {job}\n"))
 }
 
 /// Labels may find more than whoever typed them thinks of, so the jobs are listed first.
-async fn stop_selected(cell: &Cell, selector: &str, is_sure: bool) -> Result<(), Failure> {
-    let jobs = select::jobs(cell, selector, Meant::Live).await?;
-    show_list(&jobs, true)?;
-    if !is_sure && !agreed(jobs.len())? {
-        aside("nothing is stopped");
+async fn stop_selected(cell: &Cell, selector: &str, is_confirmed: bool) -> Result<(), Failure> {
+    let jobs = select::select_jobs(cell, selector, JobScope::Live).await?;
+    print_jobs(&jobs, true)?;
+    if !is_confirmed && !confirm(jobs.len())? {
+        print_notice("nothing is stopped");
         return Ok(());
     }
     for job in &jobs {
-        stop_job(cell, &select::key(job)).await?;
+        stop_job(cell, &select::job_key(job)).await?;
     }
     Ok(())
 }
 
 /// Asks whoever is at the terminal; where nobody is, nothing is stopped.
-fn agreed(number: usize) -> Result<bool, Failure> {
-    let jobs = format::counted(number as u64, "job");
+fn confirm(number: usize) -> Result<bool, Failure> {
+    let jobs = format::pluralize(number as u64, "job");
     let (stdin, stderr) = (io::stdin(), io::stderr());
     if !stdin.is_terminal() || !stderr.is_terminal() {
         return Err(Failure::Usage {
@@ -113,13 +113,13 @@ fn agreed(number: usize) -> Result<bool, Failure> {
             next: "the same command with --yes".into(),
         });
     }
-    crate::output::warn(&format!("stop {jobs}? [y/N] "));
+    crate::output::print_stderr(&format!("stop {jobs}? [y/N] "));
     let mut line = String::new();
     // One who cannot be read has not agreed.
-    Ok(stdin.read_line(&mut line).is_ok() && is_yes(&line))
+    Ok(stdin.read_line(&mut line).is_ok() && is_affirmative(&line))
 }
 
-fn is_yes(line: &str) -> bool {
+fn is_affirmative(line: &str) -> bool {
     matches!(line.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn only_a_plain_yes_is_one() {
-        assert!(["y\n", "Yes\n", " YES "].into_iter().all(is_yes));
-        assert!(!["", "\n", "n\n", "yep\n", "no, y\n"].into_iter().any(is_yes));
+        assert!(["y\n", "Yes\n", " YES "].into_iter().all(is_affirmative));
+        assert!(!["", "\n", "n\n", "yep\n", "no, y\n"].into_iter().any(is_affirmative));
     }
 }

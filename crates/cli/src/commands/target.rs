@@ -2,19 +2,19 @@
 //! A name without its owner is looked up, one's own first; what could mean several things is
 //! refused with the list. Every verb reads names here, so that all of them take the same.
 
-use super::pages;
+use super::pagination;
+use crate::command_line;
+use crate::connection::Cell;
 use crate::failure::Failure;
-use crate::reach::Cell;
-use crate::retyped;
 use cellwright_api::types::{FoundKind, FoundView, TaskView};
 use cellwright_cell::name::JobKey;
 
 /// Tasks that may be named by one range.
-const MOST: usize = 10_000;
+const MAX_RANGE_TASKS: usize = 10_000;
 
 /// As typed, before anybody was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Typed {
+pub struct TargetArg {
     /// `ann/web`, or `web` whoever owns it.
     job: String,
     tasks: Option<Vec<u32>>,
@@ -29,19 +29,19 @@ pub struct Target {
 
 /// What a name may be left at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accepted {
+pub enum NameMatch {
     /// Its beginning, as long as nothing else begins so.
-    Beginnings,
+    Prefix,
     /// Only the whole of it; the owner may be left out.
-    Whole,
+    Exact,
 }
 
-const LIST: &str = "list the jobs: cell job status";
+const LIST_JOBS_HINT: &str = "list the jobs: cell job status";
 const ALLOWED: &str = "allowed: JOB, USER/JOB, USER/JOB/INDEX or USER/JOB/[2-5], as dev/hello/0";
 
 /// For arguments.
-pub fn typed(text: &str) -> Result<Typed, String> {
-    let whole = |text: &str| Typed { job: text.to_owned(), tasks: None };
+pub fn parse_target(text: &str) -> Result<TargetArg, String> {
+    let whole = |text: &str| TargetArg { job: text.to_owned(), tasks: None };
     let Some((job, last)) = text.rsplit_once('/') else {
         return if text.is_empty() { Err(ALLOWED.into()) } else { Ok(whole(text)) };
     };
@@ -50,17 +50,17 @@ pub fn typed(text: &str) -> Result<Typed, String> {
     }
     if let Some(range) = last.strip_prefix('[') {
         let range = range.strip_suffix(']').ok_or(ALLOWED)?;
-        return Ok(Typed { job: job.to_owned(), tasks: Some(indexes(range)?) });
+        return Ok(TargetArg { job: job.to_owned(), tasks: Some(parse_indexes(range)?) });
     }
     match last.parse::<u32>() {
-        Ok(index) => Ok(Typed { job: job.to_owned(), tasks: Some(vec![index]) }),
+        Ok(index) => Ok(TargetArg { job: job.to_owned(), tasks: Some(vec![index]) }),
         Err(_) if job.contains('/') => Err(ALLOWED.into()),
         Err(_) => Ok(whole(text)),
     }
 }
 
 /// `2-5,8`.
-fn indexes(text: &str) -> Result<Vec<u32>, String> {
+fn parse_indexes(text: &str) -> Result<Vec<u32>, String> {
     let mut all = Vec::new();
     let number = |text: &str| text.trim().parse::<u32>().map_err(|_| ALLOWED.to_owned());
     for part in text.split(',') {
@@ -68,47 +68,50 @@ fn indexes(text: &str) -> Result<Vec<u32>, String> {
             Some((first, last)) => (number(first)?, number(last)?),
             None => (number(part)?, number(part)?),
         };
-        if first > last || (last - first) as usize >= MOST.saturating_sub(all.len()) {
-            return Err(format!("{part:?} is no range; {ALLOWED}, of at most {MOST} tasks"));
+        if first > last || (last - first) as usize >= MAX_RANGE_TASKS.saturating_sub(all.len()) {
+            return Err(format!(
+                "{part:?} is no range; {ALLOWED}, of at most {MAX_RANGE_TASKS} tasks"
+            ));
         }
         all.extend(first..=last);
     }
     Ok(all)
 }
 
-impl Typed {
+impl TargetArg {
     /// What was typed, where it is one word.
-    pub fn word(&self) -> Option<&str> {
+    pub fn single_word(&self) -> Option<&str> {
         (self.tasks.is_none() && !self.job.contains('/')).then_some(&*self.job)
     }
 
     /// What is called so, or begins so. Asks the cell only when the owner is left out.
     pub async fn resolve(&self, cell: &Cell) -> Result<Target, Failure> {
-        self.job(cell, Accepted::Beginnings).await
+        self.resolve_job(cell, NameMatch::Prefix).await
     }
 
     /// What is called so: whoever takes something away has typed its name to the end.
-    pub async fn whole(&self, cell: &Cell) -> Result<Target, Failure> {
-        self.job(cell, Accepted::Whole).await
+    pub async fn resolve_exact(&self, cell: &Cell) -> Result<Target, Failure> {
+        self.resolve_job(cell, NameMatch::Exact).await
     }
 
-    async fn job(&self, cell: &Cell, accepted: Accepted) -> Result<Target, Failure> {
+    async fn resolve_job(&self, cell: &Cell, name_match: NameMatch) -> Result<Target, Failure> {
         let tasks = self.tasks.clone();
         if self.job.contains('/') {
-            let job = super::parse::job(&self.job).map_err(|message| Failure::Usage {
+            let job = super::parse::job_key(&self.job).map_err(|message| Failure::Usage {
                 message: format!("{:?}: {message}", self.job),
-                next: LIST.into(),
+                next: LIST_JOBS_HINT.into(),
             })?;
             return Ok(Target { job, tasks });
         }
         let is_job = |kind| matches!(kind, FoundKind::Job | FoundKind::AllocSet);
-        let job = the_one(cell, &self.job, is_job, accepted, ("job", LIST)).await?;
+        let job =
+            resolve_unique(cell, &self.job, is_job, name_match, ("job", LIST_JOBS_HINT)).await?;
         Ok(Target { job, tasks })
     }
 
     /// One task: the one that was named, or the only one of the job that is not over. `again` is
     /// the command with the name of a task in it.
-    pub async fn one_task(
+    pub async fn resolve_one_task(
         &self,
         cell: &Cell,
         again: impl Fn(&str) -> String,
@@ -116,7 +119,7 @@ impl Typed {
         let Target { job, tasks } = self.resolve(cell).await?;
         let indexes = match tasks {
             Some(indexes) => indexes,
-            None => meant(&pages::tasks(cell, &job).await?),
+            None => live_indexes(&pagination::tasks(cell, &job).await?),
         };
         match indexes[..] {
             [one] => Ok((job, one)),
@@ -128,21 +131,25 @@ impl Typed {
     }
 
     /// A periodic job.
-    pub async fn cron(&self, cell: &Cell, accepted: Accepted) -> Result<JobKey, Failure> {
+    pub async fn resolve_cron(
+        &self,
+        cell: &Cell,
+        name_match: NameMatch,
+    ) -> Result<JobKey, Failure> {
         let next = "list the periodic jobs: cell cron ls";
         if self.job.contains('/') || self.tasks.is_some() {
-            return super::parse::job(&self.job).map_err(|message| Failure::Usage {
+            return super::parse::job_key(&self.job).map_err(|message| Failure::Usage {
                 message: format!("{:?}: {message}", self.job),
                 next: next.into(),
             });
         }
         let is_cron = |kind| kind == FoundKind::Cron;
-        the_one(cell, &self.job, is_cron, accepted, ("periodic job", next)).await
+        resolve_unique(cell, &self.job, is_cron, name_match, ("periodic job", next)).await
     }
 }
 
 /// Those of a job that are not over; where all are, all of them.
-fn meant(tasks: &[TaskView]) -> Vec<u32> {
+fn live_indexes(tasks: &[TaskView]) -> Vec<u32> {
     let live: Vec<u32> =
         tasks.iter().filter(|task| !task.state.is_dead()).map(|task| task.index).collect();
     match live.is_empty() {
@@ -153,65 +160,67 @@ fn meant(tasks: &[TaskView]) -> Vec<u32> {
 
 /// What a name without its owner means among things of one kind; `noun` is theirs, and `next` lists
 /// them.
-async fn the_one(
+async fn resolve_unique(
     cell: &Cell,
     text: &str,
-    wanted: impl Fn(FoundKind) -> bool,
-    accepted: Accepted,
+    is_wanted_kind: impl Fn(FoundKind) -> bool,
+    name_match: NameMatch,
     (noun, next): (&str, &str),
 ) -> Result<JobKey, Failure> {
     let all = cell.client.find(text).await?.value.items;
-    let found: Vec<FoundView> = all.iter().filter(|found| wanted(found.kind)).cloned().collect();
+    let found: Vec<FoundView> =
+        all.iter().filter(|found| is_wanted_kind(found.kind)).cloned().collect();
     match &found[..] {
-        [one] if accepted == Accepted::Whole && !is_called(&one.name, text) => {
+        [one] if name_match == NameMatch::Exact && !matches_name(&one.name, text) => {
             Err(Failure::Usage {
                 message: format!(
                     "no {noun} is called {text:?}; {} begins so, and what takes something away \
                      takes whole names",
                     one.name
                 ),
-                next: retyped::with(text, &one.name),
+                next: command_line::corrected(text, &one.name),
             })
         }
-        [one] => super::parse::job(&one.name).map_err(|message| Failure::Work {
+        [one] => super::parse::job_key(&one.name).map_err(|message| Failure::Operation {
             message,
             next: "compare `cell --version` with the version in `cell master status`".into(),
         }),
         [] => {
-            let is_cron =
-                |found: &&FoundView| found.kind == FoundKind::Cron && is_called(&found.name, text);
+            let is_cron = |found: &&FoundView| {
+                found.kind == FoundKind::Cron && matches_name(&found.name, text)
+            };
             if let Some(cron) = all.iter().find(is_cron) {
                 let last = last_run(cell, &cron.name).await;
-                let again = |name: &str| retyped::with(text, name);
-                return Err(periodic(&cron.name, last.as_ref(), accepted, again));
+                let again = |name: &str| command_line::corrected(text, name);
+                return Err(periodic_job_failure(&cron.name, last.as_ref(), name_match, again));
             }
-            let near = near(cell, text, wanted).await;
-            Err(Failure::Work {
-                message: format!("no {noun} is called {text:?} or begins so{near}"),
+            let suggestion = suggestion_text(cell, text, is_wanted_kind).await;
+            Err(Failure::Operation {
+                message: format!("no {noun} is called {text:?} or begins so{suggestion}"),
                 next: next.into(),
             })
         }
-        several => Err(ambiguous(text, several)),
+        several => Err(ambiguous_name(text, several)),
     }
 }
 
 /// Whether a name is just what was typed, with or without its owner; `last` is a name of its own.
-fn is_called(name: &str, text: &str) -> bool {
+fn matches_name(name: &str, text: &str) -> bool {
     let own = name.split_once('/').map_or(name, |(_, own)| own);
     name == text || own == text || (text == "last" && !own.starts_with(text))
 }
 
 /// The run that a periodic job started last, if it has.
 async fn last_run(cell: &Cell, cron: &str) -> Option<JobKey> {
-    let key = super::parse::job(cron).ok()?;
+    let key = super::parse::job_key(cron).ok()?;
     cell.client.cron(&key).await.ok()?.value.item.last_job
 }
 
 /// A periodic job is no job: only its runs have tasks. `again` is the command with another name.
-fn periodic(
+fn periodic_job_failure(
     name: &str,
     last: Option<&JobKey>,
-    accepted: Accepted,
+    name_match: NameMatch,
     again: impl Fn(&str) -> String,
 ) -> Failure {
     let message = match last {
@@ -219,32 +228,37 @@ fn periodic(
         None => format!("{name} is a periodic job, which has not run yet"),
     };
     let again = last.map(|last| again(&last.to_string()));
-    let next = match (accepted, again) {
-        (Accepted::Whole, Some(again)) => {
+    let next = match (name_match, again) {
+        (NameMatch::Exact, Some(again)) => {
             format!("no more runs: cell cron rm {name}; only that one: {again}")
         }
-        (Accepted::Whole, None) => format!("no more runs: cell cron rm {name}"),
-        (Accepted::Beginnings, Some(again)) => again,
-        (Accepted::Beginnings, None) => format!("when it runs: cell status {name}"),
+        (NameMatch::Exact, None) => format!("no more runs: cell cron rm {name}"),
+        (NameMatch::Prefix, Some(again)) => again,
+        (NameMatch::Prefix, None) => format!("when it runs: cell status {name}"),
     };
-    Failure::Work { message, next }
+    Failure::Operation { message, next }
 }
 
 /// `; did you mean ...?` of a name that nothing has, or nothing. It is a courtesy: a master that
 /// cannot say keeps nobody from the error itself.
-pub async fn near(cell: &Cell, text: &str, wanted: impl Fn(FoundKind) -> bool) -> String {
-    match cell.client.near(text).await {
-        Ok(Some(found)) if wanted(found.kind) => format!("; did you mean {}?", found.name),
+pub async fn suggestion_text(
+    cell: &Cell,
+    text: &str,
+    is_wanted_kind: impl Fn(FoundKind) -> bool,
+) -> String {
+    match cell.client.nearest_name(text).await {
+        Ok(Some(found)) if is_wanted_kind(found.kind) => format!("; did you mean {}?", found.name),
         _ => String::new(),
     }
 }
 
 /// Several things are meant by one name.
-pub fn ambiguous(text: &str, found: &[FoundView]) -> Failure {
-    let named =
-        |found: &FoundView| format!("\n  {:<9} {}", super::words::word(&found.kind), found.name);
+pub fn ambiguous_name(text: &str, found: &[FoundView]) -> Failure {
+    let named = |found: &FoundView| {
+        format!("\n  {:<9} {}", super::enum_words::enum_text(&found.kind), found.name)
+    };
     let list: String = found.iter().map(named).collect();
-    Failure::Work {
+    Failure::Operation {
         message: format!("{text:?} can mean {} things:{list}", found.len()),
         next: "the same command with one of these names".into(),
     }
@@ -267,7 +281,7 @@ mod tests {
             .unwrap()
         };
         let of = |states: &[serde_json::Value]| {
-            meant(&states.iter().enumerate().map(task).collect::<Vec<_>>())
+            live_indexes(&states.iter().enumerate().map(task).collect::<Vec<_>>())
         };
         let (runs, over) = (serde_json::json!("running"), serde_json::json!({"dead": "killed"}));
         assert_eq!(of(&[over.clone(), runs.clone(), over.clone()]), [1]);
@@ -278,38 +292,40 @@ mod tests {
     #[test]
     fn a_beginning_is_no_whole_name() {
         for whole in ["dev/greeter", "greeter", "last"] {
-            assert!(is_called("dev/greeter", whole), "{whole}");
+            assert!(matches_name("dev/greeter", whole), "{whole}");
         }
         for part in ["gree", "dev/gree", "dev", ""] {
-            assert!(!is_called("dev/greeter", part), "{part}");
+            assert!(!matches_name("dev/greeter", part), "{part}");
         }
-        assert!(!is_called("dev/lastly", "last"), "it may be what begins so");
-        assert!(is_called("dev/last", "last"));
+        assert!(!matches_name("dev/lastly", "last"), "it may be what begins so");
+        assert!(matches_name("dev/last", "last"));
     }
 
     #[test]
     fn a_periodic_job_is_told_with_its_last_run() {
-        let run = super::super::parse::job("dev/tick-202611161144").unwrap();
-        let said =
-            |last: Option<&JobKey>, accepted| match periodic("dev/tick", last, accepted, |name| {
-                format!("cell logs {name}")
-            }) {
-                Failure::Work { message, next } => (message, next),
-                other => panic!("{other:?}"),
-            };
-        let (message, next) = said(Some(&run), Accepted::Beginnings);
+        let run = super::super::parse::job_key("dev/tick-202611161144").unwrap();
+        let failure_text = |last: Option<&JobKey>, name_match| match periodic_job_failure(
+            "dev/tick",
+            last,
+            name_match,
+            |name| format!("cell logs {name}"),
+        ) {
+            Failure::Operation { message, next } => (message, next),
+            other => panic!("{other:?}"),
+        };
+        let (message, next) = failure_text(Some(&run), NameMatch::Prefix);
         assert_eq!(message, "dev/tick is a periodic job; its last run is dev/tick-202611161144");
         assert_eq!(next, "cell logs dev/tick-202611161144");
-        let (_, next) = said(Some(&run), Accepted::Whole);
+        let (_, next) = failure_text(Some(&run), NameMatch::Exact);
         assert!(next.starts_with("no more runs: cell cron rm dev/tick; only that one: "), "{next}");
-        let (message, next) = said(None, Accepted::Beginnings);
+        let (message, next) = failure_text(None, NameMatch::Prefix);
         assert_eq!(message, "dev/tick is a periodic job, which has not run yet");
         assert_eq!(next, "when it runs: cell status dev/tick");
     }
 
     #[test]
     fn jobs_tasks_and_ranges_are_read() {
-        let read = |text: &str| typed(text).map(|typed| (typed.job, typed.tasks));
+        let read = |text: &str| parse_target(text).map(|typed| (typed.job, typed.tasks));
         assert_eq!(read("web"), Ok(("web".into(), None)));
         assert_eq!(read("ann/web"), Ok(("ann/web".into(), None)));
         assert_eq!(read("web/3"), Ok(("web".into(), Some(vec![3]))));

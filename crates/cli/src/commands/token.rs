@@ -1,20 +1,20 @@
 //! `cell token create`: join tokens, each for one name and one use; `cell token dismiss`: the other
 //! way round, nobody listens to a part until it joins again.
 
-use super::parse::{name, span};
-use super::{Success, pages};
+use super::parse::{duration, name};
+use super::{Success, pagination};
 use crate::args::OutputArgs;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::{Output, aside, print_json, say};
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::{Output, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::{clock, format, table};
-use cellwright_api::client::Change;
+use cellwright_api::client::ChangeOptions;
 use cellwright_api::types::{AddJoinToken, Changed, Dismiss, Joiner, NewToken, TokenView};
 use cellwright_cell::credential::{PartKind, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
-use cellwright_identity::private::PrivateFile;
+use cellwright_identity::private_files::PrivateFile;
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -58,36 +58,37 @@ pub struct RevokeArgs {
 }
 
 impl LsArgs {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        let mut tokens: Vec<TokenView> =
-            ask(pages::all(async |page| Ok(cell.client.tokens(page).await?.value)))?;
-        if let Some(wanted) = &self.user {
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let mut tokens: Vec<TokenView> = block_on(pagination::fetch_all(async |page| {
+            Ok(cell.client.tokens(page).await?.value)
+        }))?;
+        if let Some(wanted_user) = &self.user {
             tokens.retain(
-                |token| matches!(&token.kind, TokenKind::UserToken { user } if user == wanted),
+                |token| matches!(&token.kind, TokenKind::UserToken { user } if user == wanted_user),
             );
         }
         match self.output.output {
             Output::Json => print_json(&tokens)?,
-            Output::Table if tokens.is_empty() => aside(match cell.open {
+            Output::Table if tokens.is_empty() => print_notice(match cell.open {
                 true => "no tokens: an open master asks for none",
                 false => "no tokens; next: cell token create --agent MACHINE",
             }),
-            Output::Table => say(&list(&tokens))?,
+            Output::Table => print_prose(&render_list(&tokens))?,
         }
         Ok(Success::Done)
     }
 }
 
 impl RevokeArgs {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let path = format!("/v1/tokens/{}", self.id);
-        let (none, change) = (None::<&()>, Change::default());
-        let _: Changed = ask(async {
+        let (none, change) = (None::<&()>, ChangeOptions::default());
+        let _: Changed = block_on(async {
             Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
         })?;
-        say(&format!(
+        print_prose(&format!(
             "token {} is worthless from now on, and so is every token that was made with it\n",
             self.id
         ))?;
@@ -95,30 +96,36 @@ impl RevokeArgs {
     }
 }
 
-fn list(tokens: &[TokenView]) -> String {
+fn render_list(tokens: &[TokenView]) -> String {
     let now = clock::now();
     let rows: Vec<Vec<String>> = tokens
         .iter()
         .map(|token| {
-            let whose = match &token.kind {
+            let subject = match &token.kind {
                 TokenKind::UserToken { user } => format!("user {user}"),
                 TokenKind::JoinAgent { machine } => format!("join of agent {machine}"),
                 TokenKind::JoinReplica { name } => format!("join of replica {name}"),
                 TokenKind::JoinScheduler { name } => format!("join of scheduler {name}"),
                 TokenKind::Dismissed { part, name } => format!("{part} {name} was sent away"),
             };
-            let good = match (token.used, token.expires > now) {
+            let validity = match (token.used, token.expires > now) {
                 (true, _) => "used".into(),
                 (false, true) => {
-                    format!("for {}", format::span(Span(token.expires.0 - now.0)))
+                    format!("for {}", format::duration(Span(token.expires.0 - now.0)))
                 }
                 (false, false) => "expired".into(),
             };
             let parent = token.parent.as_ref().map_or_else(|| "none".into(), Name::to_string);
-            vec![token.id.to_string(), format::since(token.created, now), good, parent, whose]
+            vec![
+                token.id.to_string(),
+                format::elapsed(token.created, now),
+                validity,
+                parent,
+                subject,
+            ]
         })
         .collect();
-    table::render_told(&["token", "age", "good", "made with", "whose"], &rows)
+    table::render_with_text_column(&["token", "age", "good", "made with", "whose"], &rows)
 }
 
 #[derive(Debug, Args)]
@@ -139,17 +146,17 @@ pub struct DismissArgs {
 }
 
 impl DismissArgs {
-    fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         let (part, name) = match (self.agent, self.replica, self.scheduler) {
             (Some(machine), _, _) => (PartKind::Agent, machine),
             (_, Some(replica), _) => (PartKind::Replica, replica),
             (_, _, Some(scheduler)) => (PartKind::Scheduler, scheduler),
-            (None, None, None) => return Err(nobody()),
+            (None, None, None) => return Err(no_part_named()),
         };
-        let cell = reach.cell()?;
+        let cell = connection.cell()?;
         let body = Dismiss { part, name };
-        let change = Change::default();
-        let done: Changed = ask(async {
+        let change = ChangeOptions::default();
+        let done: Changed = block_on(async {
             Ok(cell
                 .client
                 .change(Method::POST, "/v1/dismissals", Some(&body), &change)
@@ -158,7 +165,7 @@ impl DismissArgs {
         })?;
         let Dismiss { part, name } = body;
         let again = if done.changed { "" } else { " already" };
-        say(&format!(
+        print_prose(&format!(
             "{part} {name} is dismissed{again}\n\
              next, should it come back: cell token create --{part} {name}\n"
         ))?;
@@ -166,16 +173,16 @@ impl DismissArgs {
     }
 }
 
-fn nobody() -> Failure {
+fn no_part_named() -> Failure {
     Failure::Usage {
         message: "the token is for nobody".into(),
         next: "--agent MACHINE, --replica NAME or --scheduler NAME".into(),
     }
 }
 
-fn cannot_write(file: Option<&Path>, source: std::io::Error) -> Failure {
-    let what = file.map_or_else(String::new, |file| file.display().to_string());
-    Failure::Write { what, source }
+fn write_failure(file: Option<&Path>, source: std::io::Error) -> Failure {
+    let path_text = file.map_or_else(String::new, |file| file.display().to_string());
+    Failure::Write { what: path_text, source }
 }
 
 /// A token that was written to a file is shown nowhere else.
@@ -204,7 +211,7 @@ pub struct CreateArgs {
     scheduler: Option<Name>,
 
     /// How long it is good for, at most 15m
-    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "15m", value_parser = duration)]
     valid_for: Span,
 
     /// Write the token to this new file, which only you can read, instead of showing it
@@ -216,12 +223,12 @@ pub struct CreateArgs {
 }
 
 impl Token {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         let args = match self {
             Token::Create(args) => args,
-            Token::Ls(args) => return args.run(reach),
-            Token::Revoke(args) => return args.run(reach),
-            Token::Dismiss(args) => return args.run(reach),
+            Token::Ls(args) => return args.run(connection),
+            Token::Revoke(args) => return args.run(connection),
+            Token::Dismiss(args) => return args.run(connection),
         };
         let (joiner, next, name) = match (args.agent, args.replica, args.scheduler) {
             (Some(machine), _, _) => (Joiner::Agent, "agent join", machine),
@@ -229,20 +236,20 @@ impl Token {
                 (Joiner::Replica, "master join --advertise HOST:PORT", replica)
             }
             (_, _, Some(scheduler)) => (Joiner::Scheduler, "scheduler --join", scheduler),
-            (None, None, None) => return Err(nobody()),
+            (None, None, None) => return Err(no_part_named()),
         };
-        let cell = reach.cell()?;
+        let cell = connection.cell()?;
         let body = AddJoinToken { joiner, name, valid_for: args.valid_for };
         // First: a token that cannot be written down is one that lies about.
         let file = args.token_file.as_deref().map(PrivateFile::create).transpose();
-        let file = file.map_err(|source| cannot_write(args.token_file.as_deref(), source))?;
-        let made: NewToken = ask(async {
-            Ok(cell.client.make(Method::POST, "/v1/tokens/join", Some(&body)).await?.value)
+        let file = file.map_err(|source| write_failure(args.token_file.as_deref(), source))?;
+        let made: NewToken = block_on(async {
+            Ok(cell.client.create(Method::POST, "/v1/tokens/join", Some(&body)).await?.value)
         })?;
-        let (shown, how) = match (&args.token_file, file) {
+        let (token_text, token_file_flag) = match (&args.token_file, file) {
             (Some(path), Some(file)) => {
-                let written = file.fill(format!("{}\n", made.token).as_bytes());
-                written.map_err(|source| cannot_write(Some(path), source))?;
+                let written = file.write(format!("{}\n", made.token).as_bytes());
+                written.map_err(|source| write_failure(Some(path), source))?;
                 let path = path.display();
                 (format!("the token is in {path}"), format!(" --token-file {path}"))
             }
@@ -251,8 +258,8 @@ impl Token {
         match args.output.output {
             Output::Json => print_json(&as_json(&made, args.token_file.as_deref()))?,
             Output::Table => {
-                say(&format!(
-                    "{shown}\ngood once, until {}\nnext, there: cell {next}{how} --master {}\n",
+                print_prose(&format!(
+                    "{token_text}\ngood once, until {}\nnext, there: cell {next}{token_file_flag} --master {}\n",
                     format::utc(made.expires),
                     cell.client.preferred(),
                 ))?;

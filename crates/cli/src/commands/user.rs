@@ -1,22 +1,22 @@
 //! `cell user`: who may submit work, and the context they do it with.
 
 use super::context::masters;
-use super::parse::{name, span};
-use super::words::{one_of, word};
-use super::{Success, pages};
+use super::enum_words::{enum_text, parse_enum};
+use super::parse::{duration, name};
+use super::{Success, pagination};
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, aside, print, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::table;
-use cellwright_api::client::Change;
+use cellwright_api::client::ChangeOptions;
 use cellwright_api::context::{Context, Contexts};
 use cellwright_api::types::{AddUser, AddUserToken, Changed, NewToken, SetCapabilities, UserView};
 use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_cell::time::Span;
-use cellwright_cell::units::counted;
+use cellwright_cell::units::pluralize;
 use cellwright_identity::secret::Secret;
 use clap::{Args, Subcommand};
 use hyper::Method;
@@ -38,20 +38,20 @@ pub enum User {
     /// Take capabilities away from a user
     Revoke(CapabilityArgs),
     /// Take a user out: their tokens are worthless at once, their dead jobs are forgotten
-    Rm(OneArgs),
+    Rm(UserArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     #[command(flatten)]
-    one: OneArgs,
+    target: UserArgs,
 
     #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct OneArgs {
+pub struct UserArgs {
     /// Their name, as `cell user ls` shows it
     #[arg(value_name = "USER", value_parser = name)]
     user: Name,
@@ -65,7 +65,7 @@ pub struct CapabilityArgs {
 
     /// administrate_jobs, manage_machines, manage_users, disable_reclamation,
     /// use_monitoring_band, read_output, enter_tasks or read_specs
-    #[arg(value_name = "CAPABILITY", value_parser = capability, required = true)]
+    #[arg(value_name = "CAPABILITY", value_parser = parse_capability, required = true)]
     capabilities: Vec<Capability>,
 }
 
@@ -78,11 +78,11 @@ pub struct AddArgs {
     /// What they may do beside submitting jobs: administrate_jobs, manage_machines, manage_users,
     /// disable_reclamation, use_monitoring_band, read_output, enter_tasks, read_specs; repeat it
     /// for several
-    #[arg(long = "capability", value_name = "CAPABILITY", value_parser = capability)]
+    #[arg(long = "capability", value_name = "CAPABILITY", value_parser = parse_capability)]
     capabilities: Vec<Capability>,
 
     /// How long the token is good for
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration)]
     valid_for: Span,
 }
 
@@ -93,7 +93,7 @@ pub struct TokenArgs {
     user: Name,
 
     /// How long the token is good for
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = span)]
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration)]
     valid_for: Span,
 }
 
@@ -103,43 +103,44 @@ pub struct LsArgs {
     output: OutputArgs,
 }
 
-fn capability(text: &str) -> Result<Capability, String> {
-    one_of(text, &Capability::ALL)
+fn parse_capability(text: &str) -> Result<Capability, String> {
+    parse_enum(text, &Capability::ALL)
 }
 
 impl User {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         match self {
             User::Add(args) => {
-                let text = ask(args.add(&cell, reach))?;
+                let text = block_on(args.add(&cell, connection))?;
                 print(&text)?;
             }
             User::Token(args) => {
-                let text = ask(async {
+                let text = block_on(async {
                     // A name that nobody has is an error of its own.
                     cell.client.user(&args.user).await?;
-                    handed_over(&cell, reach, &args.user, args.valid_for).await
+                    new_context(&cell, connection, &args.user, args.valid_for).await
                 })?;
                 print(&text.unwrap_or_else(|| "an open master asks for no token\n".into()))?;
             }
             User::Ls(args) => {
-                let all = pages::all(async |page| Ok(cell.client.users(page).await?.value));
-                let users: Vec<UserView> = ask(all)?;
+                let all =
+                    pagination::fetch_all(async |page| Ok(cell.client.users(page).await?.value));
+                let users: Vec<UserView> = block_on(all)?;
                 match args.output.output {
                     Output::Json => print_json(&users)?,
                     Output::Table if users.is_empty() => {
-                        aside("no users; next: cell user add NAME")
+                        print_notice("no users; next: cell user add NAME")
                     }
-                    Output::Table => say(&list(&users))?,
+                    Output::Table => print_prose(&render_list(&users))?,
                 }
             }
             User::Show(args) => {
-                let name = &args.one.user;
-                let user = ask(async { Ok(cell.client.user(name).await?.value.item) })?;
+                let name = &args.target.user;
+                let user = block_on(async { Ok(cell.client.user(name).await?.value.item) })?;
                 match args.output.output {
                     Output::Json => print_json(&user)?,
-                    Output::Table => say(&super::status::shown_user(&user))?,
+                    Output::Table => print_prose(&super::status::shown_user(&user))?,
                 }
             }
             User::Grant(args) => args.change(&cell, true)?,
@@ -152,7 +153,7 @@ impl User {
 
 impl CapabilityArgs {
     fn change(&self, cell: &Cell, grant: bool) -> Result<(), Failure> {
-        let (now, revoked) = ask(async {
+        let (now, revoked) = block_on(async {
             let user = cell.client.user(&self.user).await?.value.item;
             let mut capabilities = user.capabilities;
             for capability in &self.capabilities {
@@ -164,51 +165,55 @@ impl CapabilityArgs {
             let body = SetCapabilities { capabilities };
             let path = format!("/v1/users/{}/capabilities", self.user);
             // Between reading and writing somebody else may have changed them.
-            let change = Change { expect: Some(user.version), ..Change::default() };
+            let change = ChangeOptions { expect: Some(user.version), ..ChangeOptions::default() };
             let done: Changed =
                 cell.client.change(Method::PUT, &path, Some(&body), &change).await?.value;
             Ok((body.capabilities, done.tokens_revoked))
         })?;
         if let Some(tokens) = revoked {
-            let tokens = counted(u64::from(tokens), "token");
-            aside(&format!("revoked with it: {tokens} that {} had made by that right", self.user));
+            let tokens = pluralize(u64::from(tokens), "token");
+            print_notice(&format!(
+                "revoked with it: {tokens} that {} had made by that right",
+                self.user
+            ));
         }
-        let list: Vec<String> = now.iter().map(word).collect();
+        let list: Vec<String> = now.iter().map(enum_text).collect();
         let list = if list.is_empty() { "none".into() } else { list.join(", ") };
-        print(&table::wrapped(&format!("user {} has now: ", self.user), "  ", &list))
+        print(&table::wrap(&format!("user {} has now: ", self.user), "  ", &list))
     }
 }
 
 fn remove(cell: &Cell, user: &Name) -> Result<(), Failure> {
-    let (path, none, change) = (format!("/v1/users/{user}"), None::<&()>, Change::default());
-    let removed: Result<Changed, Failure> =
-        ask(async { Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value) });
+    let (path, none, change) = (format!("/v1/users/{user}"), None::<&()>, ChangeOptions::default());
+    let removed: Result<Changed, Failure> = block_on(async {
+        Ok(cell.client.change(Method::DELETE, &path, none, &change).await?.value)
+    });
     removed.map_err(|failure| match failure {
-        Failure::Work { message, .. } if message.contains("live job") => {
+        Failure::Operation { message, .. } if message.contains("live job") => {
             let next =
                 format!("stop them: cell job status --user {user}, cell stop JOB; then again");
-            Failure::Work { message, next }
+            Failure::Operation { message, next }
         }
-        Failure::Work { message, .. } if message.contains("periodic") => {
+        Failure::Operation { message, .. } if message.contains("periodic") => {
             let next = "take them away first: cell cron ls, cell cron rm USER/CRON".into();
-            Failure::Work { message, next }
+            Failure::Operation { message, next }
         }
         other => other,
     })?;
-    say(&format!(
+    print_prose(&format!(
         "user {user} is not part of the cell any more; their tokens are worthless from now on\n"
     ))
 }
 
 impl AddArgs {
-    async fn add(&self, cell: &Cell, reach: &Reach) -> Result<String, Failure> {
+    async fn add(&self, cell: &Cell, connection: &ConnectionArgs) -> Result<String, Failure> {
         let body = AddUser { name: self.user.clone() };
-        let change = Change::default();
+        let change = ChangeOptions::default();
         let client = &cell.client;
         let added: Changed =
             client.change(Method::POST, "/v1/users", Some(&body), &change).await?.value;
         if !added.changed {
-            return Err(self.is_there());
+            return Err(self.already_exists_failure());
         }
         if !self.capabilities.is_empty() {
             let capabilities: BTreeSet<Capability> = self.capabilities.iter().copied().collect();
@@ -216,7 +221,7 @@ impl AddArgs {
             let path = format!("/v1/users/{}/capabilities", self.user);
             let _: Changed = client.change(Method::PUT, &path, Some(&body), &change).await?.value;
         }
-        let text = handed_over(cell, reach, &self.user, self.valid_for).await?;
+        let text = new_context(cell, connection, &self.user, self.valid_for).await?;
         Ok(text.unwrap_or_else(|| {
             format!("user {} is added; an open master asks for no token\n", self.user)
         }))
@@ -224,47 +229,52 @@ impl AddArgs {
 }
 
 /// The context of a user with a new token; nothing where no token is asked for.
-async fn handed_over(
+async fn new_context(
     cell: &Cell,
-    reach: &Reach,
+    connection: &ConnectionArgs,
     user: &Name,
     valid_for: Span,
 ) -> Result<Option<String>, Failure> {
-    let Some(own) = cell.context.as_ref().filter(|_| !cell.open) else { return Ok(None) };
+    let Some(caller_context) = cell.context.as_ref().filter(|_| !cell.open) else {
+        return Ok(None);
+    };
     let body = AddUserToken { valid_for };
     let path = format!("/v1/users/{user}/tokens");
-    let made: NewToken = cell.client.make(Method::POST, &path, Some(&body)).await?.value;
+    let made: NewToken = cell.client.create(Method::POST, &path, Some(&body)).await?.value;
     let masters = masters(cell).await?;
-    context_text(own, masters, &context_name(reach)?, made).map(Some)
+    context_text(caller_context, masters, &current_context_name(connection)?, made).map(Some)
 }
 
 impl AddArgs {
     /// What was asked for in the same breath has verbs of its own.
-    fn is_there(&self) -> Failure {
+    fn already_exists_failure(&self) -> Failure {
         let user = &self.user;
         let next = match self.capabilities.is_empty() {
             true => format!("cell user show {user}; one more token: cell user token {user}"),
             false => {
-                let list: Vec<String> =
-                    self.capabilities.iter().map(|one| word(one).replace(' ', "_")).collect();
+                let list: Vec<String> = self
+                    .capabilities
+                    .iter()
+                    .map(|capability| enum_text(capability).replace(' ', "_"))
+                    .collect();
                 format!("cell user grant {user} {}", list.join(" "))
             }
         };
-        Failure::Work { message: format!("user {user} exists already"), next }
+        Failure::Operation { message: format!("user {user} exists already"), next }
     }
 }
 
 /// The name under which the caller knows the cell is as good as any for the new user.
-fn context_name(reach: &Reach) -> Result<String, Failure> {
-    let (_, contexts) = reach.load_contexts()?;
-    let picked = contexts.pick(reach.context.as_deref());
-    let (name, _) = picked.map_err(|error| Failure::work(&error, "cell context ls"))?;
+fn current_context_name(connection: &ConnectionArgs) -> Result<String, Failure> {
+    let (_, contexts) = connection.load_contexts()?;
+    let picked = contexts.pick(connection.context.as_deref());
+    let (name, _) = picked.map_err(|error| Failure::from_error(&error, "cell context ls"))?;
     Ok(name.to_owned())
 }
 
 /// The file of the new user, ready to be saved.
 fn context_text(
-    own: &Context,
+    caller_context: &Context,
     masters: Vec<String>,
     name: &str,
     made: NewToken,
@@ -272,14 +282,14 @@ fn context_text(
     let mut contexts = Contexts::default();
     let context = Context {
         masters,
-        authority: own.authority.clone(),
+        authority: caller_context.authority.clone(),
         token: Some(Secret::new(made.token)),
         certificate: None,
         key: None,
     };
     contexts.put(name, context);
     let text = toml::to_string_pretty(&contexts)
-        .map_err(|error| Failure::work(&error, "make the token apart: cell token"))?;
+        .map_err(|error| Failure::from_error(&error, "make the token apart: cell token"))?;
     Ok(format!(
         "# Save this as a file and run: cell context add FILE\n\
          # The token is good until {}.\n{text}",
@@ -287,12 +297,13 @@ fn context_text(
     ))
 }
 
-fn list(users: &[UserView]) -> String {
+fn render_list(users: &[UserView]) -> String {
     let rows: Vec<Vec<String>> = users
         .iter()
         .map(|user| {
-            let capabilities: Vec<String> = user.capabilities.iter().map(word).collect();
-            let quota: Vec<String> = user.quota.iter().map(|quota| word(&quota.band)).collect();
+            let capabilities: Vec<String> = user.capabilities.iter().map(enum_text).collect();
+            let quota: Vec<String> =
+                user.quota.iter().map(|quota| enum_text(&quota.band)).collect();
             let or_none = |list: Vec<String>| match list.is_empty() {
                 true => "none".to_owned(),
                 false => list.join(", "),

@@ -4,7 +4,7 @@ use super::{Success, file, parse};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print_json, say};
+use crate::output::{Output, print_json, print_prose};
 use cellwright_cell::name::Name;
 use cellwright_lang::diagnostic::Diagnostic;
 use cellwright_lang::{Diagnostics, Document};
@@ -36,7 +36,7 @@ pub struct ValidateArgs {
 }
 
 #[derive(Serialize)]
-struct Checked {
+struct CheckedFile {
     file: String,
     valid: bool,
     documents: Vec<Document>,
@@ -47,41 +47,45 @@ impl ValidateArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let mut all = Vec::new();
         // A file that cannot be read keeps nothing back of what is wrong with the others.
-        let mut unread = None;
+        let mut unreadable = None;
         for name in &self.files {
             let (valid, documents, diagnostics) = match file::load(name, Some(&self.owner)) {
                 Ok(Ok(loaded)) => (true, loaded.documents, loaded.warnings),
                 Ok(Err(Diagnostics(wrong))) => (false, Vec::new(), wrong),
                 Err(failure) => {
-                    unread = unread.or(Some(failure));
+                    unreadable = unreadable.or(Some(failure));
                     continue;
                 }
             };
-            all.push(Checked { file: name.clone(), valid, documents, diagnostics });
+            all.push(CheckedFile { file: name.clone(), valid, documents, diagnostics });
         }
         match self.output.output {
             Output::Json if all.is_empty() => {}
             Output::Json => print_json(&all)?,
             Output::Table => {
                 for checked in &all {
-                    file::show(&checked.diagnostics);
+                    file::print_diagnostics(&checked.diagnostics);
                     if checked.valid {
-                        say(&format!("{}: {}\n", checked.file, counted(&checked.documents)))?;
+                        print_prose(&format!(
+                            "{}: {}\n",
+                            checked.file,
+                            count_documents(&checked.documents)
+                        ))?;
                     }
                 }
             }
         }
-        if let Some(failure) = unread {
+        if let Some(failure) = unreadable {
             return Err(failure);
         }
         let wrong = all.iter().filter(|checked| !checked.valid).count();
         match (wrong, self.output.output) {
             (0, _) => Ok(Success::Done),
-            (_, Output::Json) => Ok(Success::Ended(1)),
-            (_, Output::Table) => Err(Failure::Work {
+            (_, Output::Json) => Ok(Success::ExitWith(1)),
+            (_, Output::Table) => Err(Failure::Operation {
                 message: format!(
                     "{} not right",
-                    format::counted_as(wrong as u64, "file is", "files are")
+                    format::pluralize_as(wrong as u64, "file is", "files are")
                 ),
                 next: "correct what is marked above, then run it again".into(),
             }),
@@ -90,12 +94,12 @@ impl ValidateArgs {
 }
 
 /// `2 jobs, 1 periodic job`.
-fn counted(documents: &[Document]) -> String {
+fn count_documents(documents: &[Document]) -> String {
     let crons = documents.iter().filter(|d| matches!(d, Document::Cron(_))).count();
     let jobs = documents.len() - crons;
     let parts = [(jobs, "job"), (crons, "periodic job")];
     let some = parts.iter().filter(|(count, _)| *count > 0);
     let texts: Vec<String> =
-        some.map(|(count, noun)| format::counted(*count as u64, noun)).collect();
+        some.map(|(count, noun)| format::pluralize(*count as u64, noun)).collect();
     texts.join(", ")
 }

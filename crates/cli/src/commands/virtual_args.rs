@@ -1,25 +1,25 @@
 //! What virtual machines are and how their tasks behave, as `cell dev --machines` and `cell sim
 //! agents` are told.
 
-use super::parse::{some_size, span};
+use super::parse::{duration, nonzero_size};
 use cellwright_cell::constraint::AttributeValue;
 use cellwright_cell::device::{Device, MAX_DEVICES};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Span;
-use cellwright_sim::agent::profile::Profile;
-use cellwright_sim::agent::{Pace, Settings};
-use cellwright_sim::machines::MachineShape;
+use cellwright_sim::agent::task_profile::Profile;
+use cellwright_sim::agent::{TaskDelays, VirtualAgentConfig};
+use cellwright_sim::machine_shapes::MachineShape;
 use clap::Args;
 
 /// What a virtual machine takes to start and to stop a task, in milliseconds.
-const PACE: Pace = Pace { start: 100, stop: 50 };
+const PACE: TaskDelays = TaskDelays { start: 100, stop: 50 };
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Virtual machines")]
 pub struct VirtualArgs {
     /// Disk of each virtual machine
-    #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = some_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = nonzero_size)]
     disk: u64,
 
     /// Racks that virtual machines are dealt out to
@@ -31,19 +31,19 @@ pub struct VirtualArgs {
     power_domains: Option<u32>,
 
     /// An attribute of virtual machines; several values are dealt out in turn; repeat it for more
-    #[arg(long, value_name = "NAME=VALUE[,VALUE]", value_parser = attribute, requires = "machines")]
+    #[arg(long, value_name = "NAME=VALUE[,VALUE]", value_parser = parse_attribute, requires = "machines")]
     attribute: Vec<Attribute>,
 
     /// Devices of each virtual machine, such as gpu:a100:4; repeat it for more
-    #[arg(long, value_name = "KIND:MODEL[:N]", value_parser = devices, requires = "machines")]
+    #[arg(long, value_name = "KIND:MODEL[:N]", value_parser = parse_devices, requires = "machines")]
     device: Vec<Devices>,
 
     /// Percent of their limits that tasks of virtual machines use, each at its own level
-    #[arg(long, value_name = "FROM-TO", default_value = "20-70", value_parser = percents)]
+    #[arg(long, value_name = "FROM-TO", default_value = "20-70", value_parser = parse_percents)]
     usage: Percents,
 
     /// Mean time after which a task of a virtual machine fails [default: never]
-    #[arg(long, value_name = "TIME", value_parser = span, requires = "machines")]
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "machines")]
     fail_after: Option<Span>,
 
     /// Percent of attempts with a health check that fall ill on virtual machines
@@ -67,7 +67,7 @@ struct Percents(u64, u64);
 
 impl VirtualArgs {
     /// As without any options.
-    pub fn plain() -> VirtualArgs {
+    pub fn with_defaults() -> VirtualArgs {
         VirtualArgs {
             disk: 1 << 40,
             racks: None,
@@ -81,30 +81,32 @@ impl VirtualArgs {
         }
     }
 
-    pub fn shape(&self, cpu: u64, ram: u64) -> MachineShape {
+    pub fn machine_shape(&self, cpu: u64, ram: u64) -> MachineShape {
         let attributes = self.attribute.iter();
         MachineShape {
             capacity: Resources { cpu, ram, disk: self.disk, disk_rate: 1 << 30 },
             racks: self.racks.unwrap_or(0),
             power_domains: self.power_domains.unwrap_or(0),
-            attributes: attributes.map(|it| (it.0.clone(), it.1.clone())).collect(),
+            attributes: attributes
+                .map(|attribute| (attribute.0.clone(), attribute.1.clone()))
+                .collect(),
             devices: self.device.iter().flat_map(|devices| devices.0.clone()).collect(),
         }
     }
 
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> VirtualAgentConfig {
         let profile = Profile {
             seed: self.seed,
             usage: (self.usage.0, self.usage.1),
             fails_after: self.fail_after.map(|mean| mean.0),
-            ill_permille: self.ill * 10,
+            unhealthy_permille: self.ill * 10,
         };
-        Settings::new(PACE, profile)
+        VirtualAgentConfig::new(PACE, profile)
     }
 }
 
 /// `arch=x86_64,arm64`.
-fn attribute(text: &str) -> Result<Attribute, String> {
+fn parse_attribute(text: &str) -> Result<Attribute, String> {
     let (name, values) = text.split_once('=').ok_or("allowed: NAME=VALUE, such as arch=arm64")?;
     let name = Token::new(name).map_err(|error| error.to_string())?;
     let value = |text: &str| match text.parse() {
@@ -115,7 +117,7 @@ fn attribute(text: &str) -> Result<Attribute, String> {
 }
 
 /// `gpu:a100:4`.
-fn devices(text: &str) -> Result<Devices, String> {
+fn parse_devices(text: &str) -> Result<Devices, String> {
     let wrong = || format!("allowed: KIND:MODEL or KIND:MODEL:N with N from 1 to {MAX_DEVICES}");
     let mut parts = text.splitn(3, ':');
     let mut token = || -> Result<Token, String> {
@@ -130,7 +132,7 @@ fn devices(text: &str) -> Result<Devices, String> {
 }
 
 /// `20-70`.
-fn percents(text: &str) -> Result<Percents, String> {
+fn parse_percents(text: &str) -> Result<Percents, String> {
     let wrong = || "allowed: two percentages from 0 to 1000, the lower one first, such as 20-70";
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;
     let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
@@ -150,17 +152,17 @@ mod tests {
         let text = |text: &str| AttributeValue::Text(text.into());
         let name = |text: &str| Token::new(text).unwrap();
         let arch = Attribute(name("arch"), vec![text("x86_64"), AttributeValue::Integer(2)]);
-        assert_eq!(attribute("arch=x86_64,2"), Ok(arch));
-        assert!(attribute("arch").is_err() && attribute("a b=1").is_err());
+        assert_eq!(parse_attribute("arch=x86_64,2"), Ok(arch));
+        assert!(parse_attribute("arch").is_err() && parse_attribute("a b=1").is_err());
         let gpu = Device { kind: name("gpu"), model: name("a100") };
-        assert_eq!(devices("gpu:a100:2"), Ok(Devices(vec![gpu.clone(); 2])));
-        assert_eq!(devices("gpu:a100"), Ok(Devices(vec![gpu])));
+        assert_eq!(parse_devices("gpu:a100:2"), Ok(Devices(vec![gpu.clone(); 2])));
+        assert_eq!(parse_devices("gpu:a100"), Ok(Devices(vec![gpu])));
         for wrong in ["gpu", "gpu:a100:0", "gpu:a100:x", "gpu:a100:9999"] {
-            assert!(devices(wrong).is_err(), "{wrong}");
+            assert!(parse_devices(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(percents("20-70"), Ok(Percents(20, 70)));
+        assert_eq!(parse_percents("20-70"), Ok(Percents(20, 70)));
         for wrong in ["20", "70-20", "0-1001", "a-b"] {
-            assert!(percents(wrong).is_err(), "{wrong}");
+            assert!(parse_percents(wrong).is_err(), "{wrong}");
         }
     }
 }

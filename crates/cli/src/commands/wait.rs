@@ -1,30 +1,30 @@
 //! `cell wait`: until a job or a task is over, with the task's own exit code, so that scripts can
 //! go on from it.
 
-mod patience;
+mod placement_timeout;
 
 use super::Success;
-use super::logs::Wanted;
-use super::select::{self, Meant};
-use super::status::words_of_starts;
-use super::target::{Target, Typed, typed};
-use super::tell;
+use super::logs::LogOptions;
+use super::select::{self, JobScope};
+use super::status::fetch_start_errors;
+use super::status_text;
+use super::target::{Target, TargetArg, parse_target};
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::progress::Standing;
-use crate::reach::{Cell, Reach};
-use crate::server::{ask, unless_interrupted};
-use crate::table::{rewrapped, wrapped};
+use crate::output::{Output, print_json, print_prose};
+use crate::progress::StatusLine;
+use crate::runtime::{block_on, unless_interrupted};
+use crate::table::{rewrap, wrap};
 use cellwright_api::client::{ClientError, JobFilter, Watch};
 use cellwright_api::error::Code;
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::job::JobState;
 use cellwright_cell::name::JobKey;
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use cellwright_cell::time::Span;
 use clap::{ArgGroup, Args};
-use patience::Patience;
+use placement_timeout::PlacementTimeout;
 use serde::Serialize;
 use std::cell::RefCell;
 use std::pin::pin;
@@ -51,8 +51,8 @@ A service never ends by itself: wait for one only to see it stopped.";
 #[command(group = ArgGroup::new("which").required(true).args(["target", "selector"]))]
 pub struct WaitArgs {
     /// A job, one of its tasks, or a range of them
-    #[arg(value_name = "JOB|TASK", value_parser = typed)]
-    target: Option<Typed>,
+    #[arg(value_name = "JOB|TASK", value_parser = parse_target)]
+    target: Option<TargetArg>,
 
     /// Every job whose labels match, those that are over as well: a=b, a!=b, a, !a, separated by
     /// commas
@@ -60,81 +60,92 @@ pub struct WaitArgs {
     selector: Option<String>,
 
     /// Give up after so long, with exit code 1
-    #[arg(long, value_name = "TIME", value_parser = super::parse::span)]
+    #[arg(long, value_name = "TIME", value_parser = super::parse::duration)]
     timeout: Option<Span>,
 
     #[command(flatten)]
-    patience: Patience,
+    placement_timeout: PlacementTimeout,
 
     #[command(flatten)]
     output: OutputArgs,
 }
 
 impl WaitArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(async {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(async {
             let targets = self.targets(&cell).await?;
-            let left = RefCell::new(targets.iter().map(|target| target.job.clone()).collect());
-            let over = async {
-                let mut seen = Vec::new();
-                let success = self.over(&cell, &targets, &left, &mut seen).await?;
-                match (self.output.output, &seen[..]) {
+            let unfinished =
+                RefCell::new(targets.iter().map(|target| target.job.clone()).collect());
+            let finished = async {
+                let mut results = Vec::new();
+                let success =
+                    self.wait_for_targets(&cell, &targets, &unfinished, &mut results).await?;
+                match (self.output.output, &results[..]) {
                     (Output::Table, _) => {}
-                    (Output::Json, [one]) if self.selector.is_none() => print_json(one)?,
+                    (Output::Json, [single]) if self.selector.is_none() => print_json(single)?,
                     (Output::Json, all) => print_json(&all)?,
                 }
                 Ok(success)
             };
-            let told = async || left_running(&not_over(&cell, left.take()).await);
-            unless_interrupted(told, over).await
+            let on_interrupt =
+                async || still_running_text(&unfinished_jobs(&cell, unfinished.take()).await);
+            unless_interrupted(on_interrupt, finished).await
         })
     }
 
     async fn targets(&self, cell: &Cell) -> Result<Vec<Target>, Failure> {
-        if let Some(typed) = &self.target {
-            return Ok(vec![typed.resolve(cell).await?]);
+        if let Some(target_arg) = &self.target {
+            return Ok(vec![target_arg.resolve(cell).await?]);
         }
         let Some(selector) = &self.selector else { return Ok(Vec::new()) };
-        let jobs = select::jobs(cell, selector, Meant::All).await?;
-        Ok(jobs.iter().map(|job| Target { job: select::key(job), tasks: None }).collect())
+        let jobs = select::select_jobs(cell, selector, JobScope::All).await?;
+        Ok(jobs.iter().map(|job| Target { job: select::job_key(job), tasks: None }).collect())
     }
 
-    async fn over(
+    async fn wait_for_targets(
         &self,
         cell: &Cell,
         targets: &[Target],
-        left: &RefCell<Vec<JobKey>>,
-        seen: &mut Vec<Ended>,
+        unfinished: &RefCell<Vec<JobKey>>,
+        results: &mut Vec<WaitResult>,
     ) -> Result<Success, Failure> {
-        let watch =
-            Vigil { cell, patience: self.patience, follow: false, output: self.output.output };
-        let mut over = pin!(watch.keep(targets, left, seen));
-        let Some(limit) = self.timeout else { return over.await };
-        if let Ok(over) = timeout(Duration::from_millis(limit.0), &mut over).await {
-            return over;
+        let waiter = Waiter {
+            cell,
+            placement_timeout: self.placement_timeout,
+            follow: false,
+            output: self.output.output,
+        };
+        let mut finished = pin!(waiter.wait_all(targets, unfinished, results));
+        let Some(limit) = self.timeout else { return finished.await };
+        if let Ok(finished) = timeout(Duration::from_millis(limit.0), &mut finished).await {
+            return finished;
         }
-        let known = left.borrow().clone();
-        match &not_over(cell, known).await[..] {
+        let known = unfinished.borrow().clone();
+        match &unfinished_jobs(cell, known).await[..] {
             // Only how they ended is left to be told.
-            [] => over.await,
-            late => Err(too_long(late, limit)),
+            [] => finished.await,
+            overdue => Err(timeout_failure(overdue, limit)),
         }
     }
 }
 
-fn too_long(left: &[JobKey], limit: Span) -> Failure {
+fn timeout_failure(unfinished: &[JobKey], limit: Span) -> Failure {
     let span = match limit {
         Span(short @ 1..1000) => format!("{short} ms"),
-        long => crate::format::span(long),
+        long => crate::format::duration(long),
     };
-    match left {
-        [one] => Failure::Work {
-            message: format!("{one} is not over after {span}"),
-            next: format!("cell status {one}, or wait on: cell wait {one}"),
+    match unfinished {
+        [single] => Failure::Operation {
+            message: format!("{single} is not over after {span}"),
+            next: format!("cell status {single}, or wait on: cell wait {single}"),
         },
-        many => Failure::Work {
-            message: format!("{} jobs are not over after {span}: {}", many.len(), some_of(many)),
+        many => Failure::Operation {
+            message: format!(
+                "{} jobs are not over after {span}: {}",
+                many.len(),
+                first_names(many)
+            ),
             next: "see how they stand: cell status; or wait on: the same command".into(),
         },
     }
@@ -142,7 +153,7 @@ fn too_long(left: &[JobKey], limit: Span) -> Failure {
 
 /// What became of a job that somebody waited for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Ended {
+pub struct WaitResult {
     pub job: String,
     pub outcome: Outcome,
     /// The first of its tasks that did not finish.
@@ -167,21 +178,21 @@ pub enum Outcome {
     NotPlaced,
 }
 
-impl Ended {
+impl WaitResult {
     /// Says so to a person; `named`: several are waited for, and each end says whose it is.
-    fn show(&self, named: bool) -> Result<(), Failure> {
+    fn print(&self, named: bool) -> Result<(), Failure> {
         let text = &self.text;
         match (self.outcome, &self.task) {
             (Outcome::NotPlaced, _) => {
-                crate::output::note!("{}", left_waiting(&self.job, text));
+                crate::output::note!("{}", not_placed_text(&self.job, text));
                 Ok(())
             }
-            (Outcome::Finished, _) if named => say(&format!("{}: {text}\n", self.job)),
+            (Outcome::Finished, _) if named => print_prose(&format!("{}: {text}\n", self.job)),
             (_, Some(task)) if self.never_started => {
-                say(&format!("{task} {text}\nnext: cell explain {task}\n"))
+                print_prose(&format!("{task} {text}\nnext: cell explain {task}\n"))
             }
-            (_, Some(task)) => say(&format!("{task} {text}\n")),
-            _ => say(&format!("{text}\n")),
+            (_, Some(task)) => print_prose(&format!("{task} {text}\n")),
+            _ => print_prose(&format!("{text}\n")),
         }
     }
 
@@ -189,14 +200,14 @@ impl Ended {
         match self.outcome {
             Outcome::Finished => Success::Done,
             Outcome::NotPlaced => Success::DoesNotFit,
-            _ => Success::Ended(self.exit),
+            _ => Success::ExitWith(self.exit),
         }
     }
 }
 
 /// How long whoever submitted jobs stays with them.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct AttendArgs {
+pub struct WaitOptions {
     /// Stay until all of it is over, and end with the code of the first task that did not finish
     #[arg(long)]
     wait: bool,
@@ -206,11 +217,11 @@ pub struct AttendArgs {
     follow: bool,
 
     #[command(flatten)]
-    patience: Patience,
+    placement_timeout: PlacementTimeout,
 }
 
-impl AttendArgs {
-    pub fn is_asked(self) -> bool {
+impl WaitOptions {
+    pub fn is_set(self) -> bool {
         self.wait || self.follow
     }
 
@@ -229,63 +240,69 @@ impl AttendArgs {
 
     /// Stays with what was submitted, and says how each ended as soon as it has, or leaves that to
     /// whoever prints a document of it. Ctrl-C leaves all of it running.
-    pub fn attend(
+    pub fn wait_for_jobs(
         self,
         cell: &Cell,
         jobs: &[JobKey],
         output: Output,
-        seen: &mut Vec<Ended>,
+        results: &mut Vec<WaitResult>,
     ) -> Result<Success, Failure> {
-        let left = RefCell::new(jobs.to_vec());
+        let unfinished = RefCell::new(jobs.to_vec());
         let whole = |job: &JobKey| Target { job: job.clone(), tasks: None };
         let targets: Vec<Target> = jobs.iter().map(whole).collect();
-        ask(async {
-            let watch = Vigil { cell, patience: self.patience, follow: self.follow, output };
-            let over = watch.keep(&targets, &left, seen);
-            let told = async || left_running(&not_over(cell, left.take()).await);
-            unless_interrupted(told, over).await
+        block_on(async {
+            let waiter = Waiter {
+                cell,
+                placement_timeout: self.placement_timeout,
+                follow: self.follow,
+                output,
+            };
+            let finished = waiter.wait_all(&targets, &unfinished, results);
+            let on_interrupt =
+                async || still_running_text(&unfinished_jobs(cell, unfinished.take()).await);
+            unless_interrupted(on_interrupt, finished).await
         })
     }
 }
 
 /// Staying with what is waited for.
-struct Vigil<'a> {
+struct Waiter<'a> {
     cell: &'a Cell,
-    patience: Patience,
+    placement_timeout: PlacementTimeout,
     /// Shows what is written meanwhile.
     follow: bool,
     output: Output,
 }
 
-impl Vigil<'_> {
+impl Waiter<'_> {
     /// Until each is over; the answer is that of the first that did not finish. Those that are over
-    /// go from `left` to `seen`.
-    async fn keep(
+    /// go from `unfinished` to `results`.
+    async fn wait_all(
         &self,
         targets: &[Target],
-        left: &RefCell<Vec<JobKey>>,
-        seen: &mut Vec<Ended>,
+        unfinished: &RefCell<Vec<JobKey>>,
+        results: &mut Vec<WaitResult>,
     ) -> Result<Success, Failure> {
         let (mut worst, several) = (Success::Done, targets.len() > 1);
         for target in targets {
-            let over = async {
+            let finished = async {
                 match self.follow {
-                    true => followed(self.cell, target).await,
-                    false => until_over(self.cell, target, Standing::if_seen()).await,
+                    true => follow(self.cell, target).await,
+                    false => wait_until_over(self.cell, target, StatusLine::if_terminal()).await,
                 }
             };
-            let ended = self.patience.over(self.cell, target, over).await?;
+            let ended = self.placement_timeout.wait_or_give_up(self.cell, target, finished).await?;
             if self.output == Output::Table {
-                ended.show(several)?;
+                ended.print(several)?;
             }
             if worst == Success::Done {
                 worst = ended.success();
             }
             // One that has no place waits on.
             if ended.outcome != Outcome::NotPlaced {
-                left.borrow_mut().retain(|other| *other != target.job);
+                unfinished.borrow_mut().retain(|other| *other != target.job);
             }
-            seen.push(ended);
+            results.push(ended);
         }
         Ok(worst)
     }
@@ -294,22 +311,22 @@ impl Vigil<'_> {
 /// Until a job that is stopping is over, if that is soon enough.
 pub async fn is_over_within(cell: &Cell, job: &JobKey, limit: Duration) -> Result<bool, Failure> {
     let target = Target { job: job.clone(), tasks: None };
-    let over = until_over(cell, &target, Standing::if_seen());
-    match timeout(limit, over).await {
+    let finished = wait_until_over(cell, &target, StatusLine::if_terminal());
+    match timeout(limit, finished).await {
         Ok(ended) => ended.map(|_| true),
         Err(_) => Ok(false),
     }
 }
 
 /// Whoever leaves does not wait longer than this to hear what goes on.
-const LEAVING: Duration = Duration::from_secs(1);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// So many jobs that go on are named.
-const NAMED: usize = 5;
+const MAX_NAMED_JOBS: usize = 5;
 
 /// Those that are not over. They are waited for one after the other, so one that had no turn yet
 /// may have ended long ago; one that the cell says nothing of in time goes on for all we know.
-async fn not_over(cell: &Cell, jobs: Vec<JobKey>) -> Vec<JobKey> {
-    let (latest, mut left) = (Instant::now() + LEAVING, Vec::new());
+async fn unfinished_jobs(cell: &Cell, jobs: Vec<JobKey>) -> Vec<JobKey> {
+    let (latest, mut unfinished) = (Instant::now() + LEAVE_TIMEOUT, Vec::new());
     for job in jobs {
         let is_over = match timeout_at(latest, cell.client.job(&job)).await {
             Ok(Ok(found)) => matches!(found.value.item.state, JobState::Dead(_)),
@@ -317,32 +334,32 @@ async fn not_over(cell: &Cell, jobs: Vec<JobKey>) -> Vec<JobKey> {
             Ok(Err(_)) | Err(_) => false,
         };
         if !is_over {
-            left.push(job);
+            unfinished.push(job);
         }
     }
-    left
+    unfinished
 }
 
-fn left_running(jobs: &[JobKey]) -> String {
+fn still_running_text(jobs: &[JobKey]) -> String {
     match jobs {
         [] => "all of it is over\nnext: cell status".to_owned(),
-        [one] => format!(
-            "{one} goes on without you\n\
-             next: cell logs -f {one}\n\
-             or wait on: cell wait {one}, or end it: cell stop {one}"
+        [single] => format!(
+            "{single} goes on without you\n\
+             next: cell logs -f {single}\n\
+             or wait on: cell wait {single}, or end it: cell stop {single}"
         ),
         [first, ..] => {
-            let number = crate::format::counted(jobs.len() as u64, "job");
-            let text = format!("{number} go on without you: {}", some_of(jobs));
-            format!("{}next: cell status, or cell logs -f {first}", wrapped("", "  ", &text))
+            let number = crate::format::pluralize(jobs.len() as u64, "job");
+            let text = format!("{number} go on without you: {}", first_names(jobs));
+            format!("{}next: cell status, or cell logs -f {first}", wrap("", "  ", &text))
         }
     }
 }
 
 /// The first few by name, and how many more.
-fn some_of(jobs: &[JobKey]) -> String {
-    let named: Vec<String> = jobs.iter().take(NAMED).map(ToString::to_string).collect();
-    let more = match jobs.len().saturating_sub(NAMED) {
+fn first_names(jobs: &[JobKey]) -> String {
+    let named: Vec<String> = jobs.iter().take(MAX_NAMED_JOBS).map(ToString::to_string).collect();
+    let more = match jobs.len().saturating_sub(MAX_NAMED_JOBS) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
@@ -350,100 +367,102 @@ fn some_of(jobs: &[JobKey]) -> String {
 }
 
 /// No machine takes it. A task may end with this as well: what was said tells them apart.
-const NOT_PLACED: u8 = 3;
+const NOT_PLACED_EXIT_CODE: u8 = 3;
 
 /// Placement, then output, then the end.
-async fn followed(cell: &Cell, target: &Target) -> Result<Ended, Failure> {
-    placed(cell, &target.job).await?;
-    let wanted = Wanted::following();
-    let (shown, ended) = tokio::join!(wanted.show(cell, target), until_over(cell, target, None));
+async fn follow(cell: &Cell, target: &Target) -> Result<WaitResult, Failure> {
+    follow_placement(cell, &target.job).await?;
+    let log_options = LogOptions::following();
+    let (output_result, ended) =
+        tokio::join!(log_options.show(cell, target), wait_until_over(cell, target, None));
     // Output that cannot be read does not change how it ended.
-    if let Err(failure) = shown {
+    if let Err(failure) = output_result {
         crate::output::note!("output: {failure}");
     }
     ended
 }
 
 /// Tells how tasks find their places, until each had one.
-async fn placed(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
+async fn follow_placement(cell: &Cell, key: &JobKey) -> Result<(), Failure> {
     let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
     let mut watch = cell.client.watch_jobs(&filter, None);
-    let mut said = String::new();
-    while let Some(job) = next_of(&mut watch, key).await? {
-        let now = tell::counts(&job.tasks);
-        if now != said {
+    let mut printed = String::new();
+    while let Some(job) = next_view(&mut watch, key).await? {
+        let now = status_text::task_counts(&job.tasks);
+        if now != printed {
             crate::output::note!("{key}: {now}");
-            said = now;
+            printed = now;
         }
-        let waits = job.tasks.pending + job.tasks.deferred + job.tasks.assigned > 0;
+        let is_waiting = job.tasks.pending + job.tasks.deferred + job.tasks.assigned > 0;
         let target = Target { job: key.clone(), tasks: None };
-        if !waits || tasks_of(cell, &target).await?.iter().all(|task| task.attempt > 0) {
+        if !is_waiting || fetch_tasks(cell, &target).await?.iter().all(|task| task.attempt > 0) {
             return Ok(());
         }
     }
     Ok(())
 }
 
-/// The end of a job, or of some of its tasks; `standing` says meanwhile how the job is.
-async fn until_over(
+/// The end of a job, or of some of its tasks; `status_line` says meanwhile how the job is.
+async fn wait_until_over(
     cell: &Cell,
     target: &Target,
-    mut standing: Option<Standing>,
-) -> Result<Ended, Failure> {
+    mut status_line: Option<StatusLine>,
+) -> Result<WaitResult, Failure> {
     let key = &target.job;
     // Asked first: a job nobody knows is an error at once.
     cell.client.job(key).await?;
     let filter = JobFilter { user: Some(key.user.clone()), ..JobFilter::default() };
     let mut watch = cell.client.watch_jobs(&filter, None);
     loop {
-        let Some(job) = next_of(&mut watch, key).await? else {
-            return Err(Failure::Work {
+        let Some(job) = next_view(&mut watch, key).await? else {
+            return Err(Failure::Operation {
                 message: format!("job {key} is forgotten: nothing tells how it ended"),
                 next: "look among the events: cell events".into(),
             });
         };
-        let over = match &target.tasks {
+        let finished = match &target.tasks {
             None => matches!(job.state, JobState::Dead(_)),
             Some(_) => true,
         };
-        if !over {
-            if let Some(standing) = &mut standing {
-                standing.tell(vec![format!("{key}: {}", tell::counts(&job.tasks))]);
+        if !finished {
+            if let Some(status_line) = &mut status_line {
+                status_line
+                    .update(vec![format!("{key}: {}", status_text::task_counts(&job.tasks))]);
             }
             continue;
         }
-        let tasks = tasks_of(cell, target).await?;
+        let tasks = fetch_tasks(cell, target).await?;
         if tasks.iter().all(|task| task.state.is_dead()) {
-            return Ok(with_cause(cell, key, &tasks, told(&tasks, key)).await);
+            return Ok(with_start_error(cell, key, &tasks, summarize(&tasks, key)).await);
         }
     }
 }
 
 /// The next picture of the job; nothing once it is gone.
-async fn next_of(watch: &mut Watch<JobView>, key: &JobKey) -> Result<Option<JobView>, Failure> {
+async fn next_view(watch: &mut Watch<JobView>, key: &JobKey) -> Result<Option<JobView>, Failure> {
     loop {
         let event = watch.next().await?;
         match (event.kind.as_str(), event.data) {
             ("job", Some(job)) if job.user == key.user && job.name == key.job => {
                 return Ok(Some(job));
             }
-            ("gone", _) if is_of(&event.text, key) => return Ok(None),
+            ("gone", _) if is_about(&event.text, key) => return Ok(None),
             _ => {}
         }
     }
 }
 
-fn is_of(gone: &str, key: &JobKey) -> bool {
+fn is_about(gone: &str, key: &JobKey) -> bool {
     let gone: serde_json::Value = serde_json::from_str(gone).unwrap_or_default();
     gone["user"] == key.user.as_str() && gone["job"] == key.job.as_str()
 }
 
-async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure> {
-    let mut tasks = super::pages::tasks(cell, &target.job).await?;
+async fn fetch_tasks(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure> {
+    let mut tasks = super::pagination::tasks(cell, &target.job).await?;
     if let Some(some) = &target.tasks {
         tasks.retain(|task| some.contains(&task.index));
         if tasks.len() != some.len() {
-            return Err(Failure::Work {
+            return Err(Failure::Operation {
                 message: format!("{} has no such task", target.job),
                 next: format!("cell status {}", target.job),
             });
@@ -452,8 +471,8 @@ async fn tasks_of(cell: &Cell, target: &Target) -> Result<Vec<TaskView>, Failure
     Ok(tasks)
 }
 
-fn left_waiting(job: &str, why: &str) -> String {
-    let text = rewrapped("  ", "    ", why);
+fn not_placed_text(job: &str, why: &str) -> String {
+    let text = rewrap("  ", "    ", why);
     format!(
         "{job} is not placed and stays in the queue\n{}\n\
          next: cell explain {job}, or take it back: cell stop {job}",
@@ -461,55 +480,60 @@ fn left_waiting(job: &str, why: &str) -> String {
     )
 }
 
-fn told(tasks: &[TaskView], job: &JobKey) -> Ended {
-    let (job, ended) = (job.to_string(), |task: &&TaskView| outcome(task.state).is_some());
+fn summarize(tasks: &[TaskView], job: &JobKey) -> WaitResult {
+    let (job, ended) = (job.to_string(), |task: &&TaskView| failure_outcome(task.state).is_some());
     let Some(task) = tasks.iter().find(ended) else {
-        let text = format!("{} finished", crate::format::counted(tasks.len() as u64, "task"));
+        let text = format!("{} finished", crate::format::pluralize(tasks.len() as u64, "task"));
         let (outcome, never_started) = (Outcome::Finished, false);
-        return Ended { job, outcome, task: None, exit: 0, text, never_started };
+        return WaitResult { job, outcome, task: None, exit: 0, text, never_started };
     };
-    let note = tell::note(task, crate::clock::now());
+    let note = status_text::note(task, crate::clock::now());
     let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-    Ended {
+    WaitResult {
         job,
-        outcome: outcome(task.state).unwrap_or(Outcome::Failed),
+        outcome: failure_outcome(task.state).unwrap_or(Outcome::Failed),
         task: Some(task.name.clone()),
-        exit: code(task.state),
-        text: format!("{}{note}", tell::state(task)),
-        never_started: task.state == TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart)),
+        exit: exit_code(task.state),
+        text: format!("{}{note}", status_text::state(task)),
+        never_started: task.state == TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart)),
     }
 }
 
 /// With the words of the machine where the task could not start, if they can be had.
-async fn with_cause(cell: &Cell, key: &JobKey, tasks: &[TaskView], mut ended: Ended) -> Ended {
-    let is_it = |task: &&TaskView| ended.task.as_ref() == Some(&task.name);
-    let Some(task) = tasks.iter().find(is_it).filter(|_| ended.never_started) else {
+async fn with_start_error(
+    cell: &Cell,
+    key: &JobKey,
+    tasks: &[TaskView],
+    mut ended: WaitResult,
+) -> WaitResult {
+    let is_failed_task = |task: &&TaskView| ended.task.as_ref() == Some(&task.name);
+    let Some(task) = tasks.iter().find(is_failed_task).filter(|_| ended.never_started) else {
         return ended;
     };
-    for words in words_of_starts(cell, key, std::slice::from_ref(task)).await {
-        ended.text = format!("{}: {}", ended.text, words.said);
+    for start_error in fetch_start_errors(cell, key, std::slice::from_ref(task)).await {
+        ended.text = format!("{}: {}", ended.text, start_error.said);
     }
     ended
 }
 
 /// Of one that did not finish.
-fn outcome(state: TaskState) -> Option<Outcome> {
+fn failure_outcome(state: TaskState) -> Option<Outcome> {
     match state {
-        TaskState::Dead(Fate::Finished) => None,
-        TaskState::Dead(Fate::Killed) => Some(Outcome::Stopped),
-        TaskState::Dead(Fate::DependencyFailed) => Some(Outcome::NeverRan),
+        TaskState::Dead(TaskOutcome::Finished) => None,
+        TaskState::Dead(TaskOutcome::Killed) => Some(Outcome::Stopped),
+        TaskState::Dead(TaskOutcome::DependencyFailed) => Some(Outcome::NeverRan),
         _ => Some(Outcome::Failed),
     }
 }
 
 /// As shells count.
-fn code(state: TaskState) -> u8 {
+fn exit_code(state: TaskState) -> u8 {
     match state {
-        TaskState::Dead(Fate::Finished) => 0,
-        TaskState::Dead(Fate::Failed(ExitClass::Code(code))) => {
+        TaskState::Dead(TaskOutcome::Finished) => 0,
+        TaskState::Dead(TaskOutcome::Failed(ExitClass::Code(code))) => {
             u8::try_from(code).ok().filter(|code| *code != 0).unwrap_or(1)
         }
-        TaskState::Dead(Fate::Failed(ExitClass::Signal(signal))) => {
+        TaskState::Dead(TaskOutcome::Failed(ExitClass::Signal(signal))) => {
             u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(1)
         }
         _ => 1,
@@ -532,18 +556,18 @@ mod tests {
         .unwrap();
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
         let key = JobKey { user: name("dev"), job: name("sums") };
-        let state = TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart));
-        let unable = told(&[TaskView { state, ..task.clone() }], &key);
+        let state = TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart));
+        let unable = summarize(&[TaskView { state, ..task.clone() }], &key);
         assert_eq!((unable.never_started, unable.exit), (true, 1));
         assert_eq!(unable.text, "failed: could not start");
-        let failed = told(&[task], &key);
+        let failed = summarize(&[task], &key);
         assert_eq!((failed.outcome, failed.exit), (Outcome::Failed, 3));
         assert_eq!(failed.text, "failed: exit code 3");
-        let waits = Ended { outcome: Outcome::NotPlaced, ..failed.clone() };
-        let json = |ended: &Ended| serde_json::to_value(ended).unwrap()["outcome"].clone();
-        assert_eq!([json(&failed), json(&waits)], ["failed", "not_placed"]);
-        assert_eq!(waits.success(), Success::DoesNotFit);
-        assert_eq!(failed.success(), Success::Ended(3));
+        let not_placed = WaitResult { outcome: Outcome::NotPlaced, ..failed.clone() };
+        let json = |ended: &WaitResult| serde_json::to_value(ended).unwrap()["outcome"].clone();
+        assert_eq!([json(&failed), json(&not_placed)], ["failed", "not_placed"]);
+        assert_eq!(not_placed.success(), Success::DoesNotFit);
+        assert_eq!(failed.success(), Success::ExitWith(3));
         assert!(!failed.never_started);
     }
 
@@ -553,41 +577,45 @@ mod tests {
             let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
             JobKey { user: name("dev"), job: name(job) }
         };
-        let one = left_running(&[key("web")]);
-        assert!(one.starts_with("dev/web goes on without you\nnext: cell logs -f dev/web\n"));
-        assert!(one.contains("cell wait dev/web") && one.contains("cell stop dev/web"), "{one}");
-        let two = left_running(&[key("web"), key("db")]);
-        let told = "2 jobs go on without you: dev/web, dev/db\nnext: cell status, or cell logs -f ";
-        assert!(two.starts_with(told), "{two}");
+        let single = still_running_text(&[key("web")]);
+        assert!(single.starts_with("dev/web goes on without you\nnext: cell logs -f dev/web\n"));
+        assert!(
+            single.contains("cell wait dev/web") && single.contains("cell stop dev/web"),
+            "{single}"
+        );
+        let two = still_running_text(&[key("web"), key("db")]);
+        let expected =
+            "2 jobs go on without you: dev/web, dev/db\nnext: cell status, or cell logs -f ";
+        assert!(two.starts_with(expected), "{two}");
         let many: Vec<JobKey> = (0..7).map(|n| key(&format!("a-rather-long-name-{n}"))).collect();
-        let many = left_running(&many);
+        let many = still_running_text(&many);
         assert!(many.lines().all(|line| line.len() <= crate::table::WIDTH), "{many}");
         let flat = many.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains("name-3, dev/a-rather-long-name-4 and 2 more next: "), "{many}");
-        assert!(left_running(&[]).starts_with("all of it is over"));
+        assert!(still_running_text(&[]).starts_with("all of it is over"));
     }
 
     #[test]
     fn whoever_gives_up_is_told_after_how_long() {
         let name = |text: &str| cellwright_cell::name::Name::new(text).unwrap();
         let web = JobKey { user: name("dev"), job: name("web") };
-        let told = |left: &[JobKey], ms: u64| too_long(left, Span(ms)).to_string();
+        let message = |left: &[JobKey], ms: u64| timeout_failure(left, Span(ms)).to_string();
         for (ms, span) in [(0, "0 s"), (10, "10 ms"), (999, "999 ms"), (1000, "1 s")] {
-            let told = told(std::slice::from_ref(&web), ms);
-            assert!(told.contains(&format!("dev/web is not over after {span}")), "{told}");
+            let message = message(std::slice::from_ref(&web), ms);
+            assert!(message.contains(&format!("dev/web is not over after {span}")), "{message}");
         }
-        let two = told(&[web.clone(), JobKey { job: name("db"), ..web.clone() }], 250);
+        let two = message(&[web.clone(), JobKey { job: name("db"), ..web.clone() }], 250);
         assert!(two.contains("2 jobs are not over after 250 ms: dev/web, dev/db"), "{two}");
     }
 
     #[test]
     fn the_code_is_the_tasks_own() {
-        let failed = |class| code(TaskState::Dead(Fate::Failed(class)));
-        assert_eq!(code(TaskState::Dead(Fate::Finished)), 0);
+        let failed = |class| exit_code(TaskState::Dead(TaskOutcome::Failed(class)));
+        assert_eq!(exit_code(TaskState::Dead(TaskOutcome::Finished)), 0);
         assert_eq!(failed(ExitClass::Code(7)), 7);
         assert_eq!(failed(ExitClass::Code(70_000)), 1);
         assert_eq!(failed(ExitClass::Signal(9)), 137);
         assert_eq!(failed(ExitClass::OutOfMemory), 1);
-        assert_eq!(code(TaskState::Dead(Fate::Killed)), 1);
+        assert_eq!(exit_code(TaskState::Dead(TaskOutcome::Killed)), 1);
     }
 }

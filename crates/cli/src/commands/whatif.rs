@@ -1,14 +1,14 @@
 //! `cell sim whatif`: what adding a job would do.
 
 use super::Success;
-use super::question::{QuestionArgs, header, places, refused};
-use super::shown::{explained, notes, problems};
+use super::sim_query::{SimQueryArgs, format_placements, rejection_failure, render_header};
+use super::sim_report::{render_explanation, render_notes, render_trace_problems};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::table::wrapped;
+use crate::output::{Output, print_json, print_prose};
+use crate::table::wrap;
 use crate::{format, style, table};
 use cellwright_sched::whatif::{Evicted, JobLoss, Whatif};
-use cellwright_sim::experiment::question::{Answer, whatif};
+use cellwright_sim::experiment::what_if::{WhatIfAnswer, whatif};
 use clap::Args;
 
 const EXAMPLES: &str = "\
@@ -27,18 +27,24 @@ all of the job finds a place.";
 #[command(after_help = EXAMPLES)]
 pub struct WhatifArgs {
     #[command(flatten)]
-    question: QuestionArgs,
+    query: SimQueryArgs,
 }
 
 impl WhatifArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        let asked = self.question.pack()?;
-        let executor = asked.executor.as_ref();
-        let answer = whatif(&asked.result, &asked.packed, &asked.spec, asked.scheduler, executor)
-            .map_err(|refusal| refused(&refusal))?;
-        match self.question.output.output {
+        let packed_cell = self.query.pack()?;
+        let executor = packed_cell.executor.as_ref();
+        let answer = whatif(
+            &packed_cell.result,
+            &packed_cell.packed,
+            &packed_cell.spec,
+            packed_cell.scheduler,
+            executor,
+        )
+        .map_err(|rejection| rejection_failure(&rejection))?;
+        match self.query.output.output {
             Output::Json => print_json(&answer)?,
-            Output::Table => say(&shown(&answer))?,
+            Output::Table => print_prose(&render(&answer))?,
         }
         match answer.answer.pending {
             0 => Ok(Success::Done),
@@ -48,69 +54,70 @@ impl WhatifArgs {
 }
 
 /// Rows of a table of jobs or tasks.
-const NAMED: usize = 15;
+const MAX_ROWS: usize = 15;
 
-fn shown(answer: &Answer<Whatif>) -> String {
+fn render(answer: &WhatIfAnswer<Whatif>) -> String {
     let found = &answer.answer;
     let count = |number: u32| format::count(u64::from(number));
-    let mut out = header(&answer.cell, &answer.job);
+    let mut out = render_header(&answer.cell, &answer.job);
     let summary = format!(
         "{} of {} placed on {}; {} pending; {} of others evicted",
         count(found.placed),
-        format::counted(u64::from(answer.job.count), "task"),
-        format::counted(u64::from(found.machines), "machine"),
+        format::pluralize(u64::from(answer.job.count), "task"),
+        format::pluralize(u64::from(found.machines), "machine"),
         count(found.pending),
-        format::counted(found.victims.len() as u64, "task"),
+        format::pluralize(found.victims.len() as u64, "task"),
     );
-    out.push_str(&wrapped("", "  ", &summary));
+    out.push_str(&wrap("", "  ", &summary));
     if !found.placements.is_empty() {
-        out.push_str(&wrapped("  most on ", "    ", &places(&found.placements)));
+        out.push_str(&wrap("  most on ", "    ", &format_placements(&found.placements)));
     }
     if !found.victims.is_empty() {
-        out.push_str(&by_job(&found.by_job));
-        out.push_str(&evicted("evicted", &found.victims));
+        out.push_str(&render_losses(&found.by_job));
+        out.push_str(&render_evicted("evicted", &found.victims));
     }
     if !found.evicted_in_turn.is_empty() {
-        out.push_str(&evicted("evicted in turn", &found.evicted_in_turn));
+        out.push_str(&render_evicted("evicted in turn", &found.evicted_in_turn));
     }
     if let Some(explanation) = &found.explanation {
         out.push_str("\nwhy the rest is pending\n");
-        out.push_str(&explained(explanation, answer.cell.units));
+        out.push_str(&render_explanation(explanation, answer.cell.units));
     }
     let style = style::for_stdout();
-    out.push_str(&problems(&answer.cell.trace, style));
-    out.push_str(&notes(&answer.cell.notes, style));
+    out.push_str(&render_trace_problems(&answer.cell.trace, style));
+    out.push_str(&render_notes(&answer.cell.notes, style));
     out
 }
 
-fn by_job(losses: &[JobLoss]) -> String {
+fn render_losses(losses: &[JobLoss]) -> String {
     let row = |loss: &JobLoss| {
         let amounts = [loss.evicted, loss.placed_again, loss.pending];
         let amounts = amounts.map(|n| format::count(u64::from(n)));
         [vec![loss.job.clone(), loss.priority.0.to_string()], amounts.to_vec()].concat()
     };
-    let rows: Vec<Vec<String>> = losses.iter().take(NAMED).map(row).collect();
+    let rows: Vec<Vec<String>> = losses.iter().take(MAX_ROWS).map(row).collect();
     let header = ["job", "priority", "evicted", "placed again", "left pending"];
-    format!("\n{}{}", table::render(&header, &rows), left_out(losses.len()))
+    format!("\n{}{}", table::render(&header, &rows), more_rows(losses.len()))
 }
 
-fn evicted(title: &str, victims: &[Evicted]) -> String {
+fn render_evicted(title: &str, victims: &[Evicted]) -> String {
     let row = |victim: &Evicted| {
-        let lands = victim.lands_on.as_ref().map_or("pending", |machine| machine.name.as_str());
+        let destination =
+            victim.lands_on.as_ref().map_or("pending", |machine| machine.name.as_str());
         vec![
             victim.task.name.clone(),
             victim.priority.0.to_string(),
             victim.machine.name.clone(),
-            lands.to_owned(),
+            destination.to_owned(),
         ]
     };
-    let rows: Vec<Vec<String>> = victims.iter().take(NAMED).map(row).collect();
+    let rows: Vec<Vec<String>> = victims.iter().take(MAX_ROWS).map(row).collect();
     let header = [title, "priority", "from", "to"];
-    format!("\n{}{}", table::render(&header, &rows), left_out(victims.len()))
+    format!("\n{}{}", table::render(&header, &rows), more_rows(victims.len()))
 }
 
-fn left_out(all: usize) -> String {
-    match all.saturating_sub(NAMED) {
+fn more_rows(all: usize) -> String {
+    match all.saturating_sub(MAX_ROWS) {
         0 => String::new(),
         rest => format!(" and {} more (-o json names them all)\n", format::count(rest as u64)),
     }

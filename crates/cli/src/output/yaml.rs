@@ -1,16 +1,16 @@
 //! A JSON value as YAML: the block style people write, every string that could be read as anything
 //! else in quotes. Only writing, and only what JSON can hold, so it is this small.
 
-use crate::visible::in_json;
+use crate::sanitize::escape_in_json;
 use serde_json::Value;
 
 /// Levels of indentation are two spaces.
-const STEP: usize = 2;
+const INDENT: usize = 2;
 
 pub fn render(value: &Value) -> String {
     let mut out = String::new();
     match value {
-        Value::Object(_) | Value::Array(_) if !is_empty(value) => block(value, 0, &mut out),
+        Value::Object(_) | Value::Array(_) if !is_empty(value) => push_block(value, 0, &mut out),
         _ => {
             out.push_str(&scalar(value));
             out.push('\n');
@@ -28,8 +28,8 @@ fn is_empty(value: &Value) -> bool {
 }
 
 /// An object or list that has something in it; the caller has written the indentation.
-fn block(value: &Value, depth: usize, out: &mut String) {
-    let indent = " ".repeat(depth * STEP);
+fn push_block(value: &Value, depth: usize, out: &mut String) {
+    let indent = " ".repeat(depth * INDENT);
     match value {
         Value::Object(fields) => {
             for (at, (name, inner)) in fields.iter().enumerate() {
@@ -38,7 +38,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
                 }
                 out.push_str(&text(name));
                 out.push(':');
-                after_name(inner, depth, out);
+                push_field_value(inner, depth, out);
             }
         }
         Value::Array(items) => {
@@ -52,7 +52,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
                         out.push_str(&scalar(inner));
                         out.push('\n');
                     }
-                    false => block(inner, depth + 1, out),
+                    false => push_block(inner, depth + 1, out),
                 }
             }
         }
@@ -63,7 +63,7 @@ fn block(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-fn after_name(value: &Value, depth: usize, out: &mut String) {
+fn push_field_value(value: &Value, depth: usize, out: &mut String) {
     if is_empty(value) {
         out.push(' ');
         out.push_str(&scalar(value));
@@ -73,8 +73,8 @@ fn after_name(value: &Value, depth: usize, out: &mut String) {
     // Lists stand under their name, objects one step further in.
     let deeper = if value.is_array() { depth } else { depth + 1 };
     out.push('\n');
-    out.push_str(&" ".repeat(deeper * STEP));
-    block(value, deeper, out);
+    out.push_str(&" ".repeat(deeper * INDENT));
+    push_block(value, deeper, out);
 }
 
 fn scalar(value: &Value) -> String {
@@ -94,7 +94,7 @@ fn text(string: &str) -> String {
     let is_word = words.iter().any(|word| string.eq_ignore_ascii_case(word));
     match first && string.chars().all(plain) && !is_word && !string.ends_with(' ') {
         true => string.to_owned(),
-        false => in_json(Value::String(string.to_owned()).to_string()),
+        false => escape_in_json(Value::String(string.to_owned()).to_string()),
     }
 }
 

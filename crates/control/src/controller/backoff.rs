@@ -6,12 +6,12 @@
 //! or jump with somebody's clock, and a controller must neither freeze nor spin with it.
 
 use cellwright_cell::command::{Command, Done, Verdict};
-use cellwright_cell::replay::fingerprint;
+use cellwright_cell::replay_windows::fingerprint;
 use std::collections::BTreeMap;
 
 /// Rounds until the first repetition; each further refusal doubles the wait.
-const FIRST: u64 = 4;
-const MOST: u64 = 256;
+const INITIAL_ROUNDS: u64 = 4;
+const MAX_ROUNDS: u64 = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
@@ -23,17 +23,17 @@ struct Wait {
 pub struct Backoff {
     round: u64,
     /// Fingerprints of the commands that are under way, in their order.
-    asked: Vec<u64>,
+    in_flight: Vec<u64>,
     waits: BTreeMap<u64, Wait>,
 }
 
 impl Backoff {
     pub fn next_round(&mut self) {
         self.round += 1;
-        if self.round.is_multiple_of(MOST) {
+        if self.round.is_multiple_of(MAX_ROUNDS) {
             // What nobody asked for any more, although it could have, is settled.
             let round = self.round;
-            self.waits.retain(|_, wait| wait.until + MOST > round);
+            self.waits.retain(|_, wait| wait.until + MAX_ROUNDS > round);
         }
     }
 
@@ -42,52 +42,52 @@ impl Backoff {
         wait.is_none_or(|wait| wait.until <= self.round)
     }
 
-    pub fn asked(&mut self, commands: &[Command]) {
-        self.asked = commands.iter().map(fingerprint).collect();
+    pub fn in_flight(&mut self, commands: &[Command]) {
+        self.in_flight = commands.iter().map(fingerprint).collect();
     }
 
-    pub fn answered(&mut self, verdicts: &[Verdict]) {
-        for (asked, verdict) in std::mem::take(&mut self.asked).into_iter().zip(verdicts) {
+    pub fn on_verdicts(&mut self, verdicts: &[Verdict]) {
+        for (command, verdict) in std::mem::take(&mut self.in_flight).into_iter().zip(verdicts) {
             match verdict {
-                Err(_) | Ok(Done::Unchanged) => self.in_vain(asked),
-                Ok(_) => drop(self.waits.remove(&asked)),
+                Err(_) | Ok(Done::Unchanged) => self.back_off(command),
+                Ok(_) => drop(self.waits.remove(&command)),
             }
         }
     }
 
-    fn in_vain(&mut self, asked: u64) {
-        let before = self.waits.get(&asked).map(|wait| wait.rounds * 2);
-        let rounds = before.unwrap_or(FIRST).min(MOST);
-        self.waits.insert(asked, Wait { until: self.round + rounds, rounds });
+    fn back_off(&mut self, fingerprint: u64) {
+        let before = self.waits.get(&fingerprint).map(|wait| wait.rounds * 2);
+        let rounds = before.unwrap_or(INITIAL_ROUNDS).min(MAX_ROUNDS);
+        self.waits.insert(fingerprint, Wait { until: self.round + rounds, rounds });
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_cell::reason::Refusal;
+    use cellwright_cell::reason::Rejection;
 
     fn asked_rounds(verdict: &Verdict, rounds: u64) -> Vec<u64> {
         let mut backoff = Backoff::default();
-        let mut asked = Vec::new();
+        let mut rounds_sent = Vec::new();
         for round in 1..=rounds {
             backoff.next_round();
             if backoff.allows(&Command::Expire) {
-                asked.push(round);
-                backoff.asked(&[Command::Expire]);
-                backoff.answered(std::slice::from_ref(verdict));
+                rounds_sent.push(round);
+                backoff.in_flight(&[Command::Expire]);
+                backoff.on_verdicts(std::slice::from_ref(verdict));
             }
         }
-        asked
+        rounds_sent
     }
 
     #[test]
     fn what_is_refused_or_changes_nothing_is_asked_ever_more_rarely() {
-        let refused = Err(Refusal::Full("jobs".into()));
-        for verdict in [refused, Ok(Done::Unchanged)] {
+        let rejected = Err(Rejection::Full("jobs".into()));
+        for verdict in [rejected, Ok(Done::Unchanged)] {
             assert_eq!(asked_rounds(&verdict, 100), [1, 5, 13, 29, 61]);
             let all = asked_rounds(&verdict, 10_000);
-            assert!(all.windows(2).all(|pair| pair[1] - pair[0] <= MOST), "{all:?}");
+            assert!(all.windows(2).all(|pair| pair[1] - pair[0] <= MAX_ROUNDS), "{all:?}");
         }
         assert_eq!(asked_rounds(&Ok(Done::Applied), 3), [1, 2, 3]);
     }
@@ -95,8 +95,8 @@ mod tests {
     #[test]
     fn an_answer_that_never_came_holds_nothing_back() {
         let mut backoff = Backoff::default();
-        backoff.asked(&[Command::Expire]);
-        backoff.answered(&[]);
+        backoff.in_flight(&[Command::Expire]);
+        backoff.on_verdicts(&[]);
         assert!(backoff.allows(&Command::Expire));
     }
 }

@@ -2,7 +2,7 @@
 //! has already decided to stop. `apply` has the last word; this keeps what it would refuse out of
 //! the log.
 
-use cellwright_cell::disruption::disrupted;
+use cellwright_cell::disruption::disrupted_tasks;
 use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct Budgets {
     /// Running tasks that commands of this step stop.
-    taken: BTreeMap<JobId, u32>,
+    taken_down: BTreeMap<JobId, u32>,
     /// Those among them that the cell stops by its own choice, which jobs can limit over time.
-    chosen: BTreeMap<JobId, u32>,
+    taken_voluntarily: BTreeMap<JobId, u32>,
 }
 
 impl Budgets {
@@ -25,42 +25,42 @@ impl Budgets {
         task: TaskId,
         otherwise: impl Fn(JobId) -> Option<u32>,
     ) -> bool {
-        let stops = disrupted(state, task);
+        let stops = disrupted_tasks(state, task);
         let fits = stops.iter().all(|(job, tasks)| {
-            let own = state.jobs().get(*job).and_then(|row| row.spec().max_down);
-            let Some(most) = own.or_else(|| otherwise(*job)) else { return true };
+            let own_limit = state.jobs().get(*job).and_then(|row| row.spec().max_down);
+            let Some(limit) = own_limit.or_else(|| otherwise(*job)) else { return true };
             let down = state.job_load(*job).map_or(0, |load| load.down());
-            let taken = self.taken.get(job).copied().unwrap_or(0);
-            down.saturating_add(taken).saturating_add(*tasks) <= most
+            let taken = self.taken_down.get(job).copied().unwrap_or(0);
+            down.saturating_add(taken).saturating_add(*tasks) <= limit
         });
         if fits {
-            count(&mut self.taken, &stops);
+            add_all(&mut self.taken_down, &stops);
         }
         fits
     }
 
     /// The same for what nobody asked of the job, which keeps to how often it may be disrupted too.
-    pub fn take_by_choice(&mut self, state: &State, task: TaskId, now: Time) -> bool {
-        let stops = disrupted(state, task);
+    pub fn take_voluntarily(&mut self, state: &State, task: TaskId, now: Time) -> bool {
+        let stops = disrupted_tasks(state, task);
         let in_turn = stops.iter().all(|(job, tasks)| {
-            let beside = self.chosen.get(job).copied().unwrap_or(0);
+            let beside = self.taken_voluntarily.get(job).copied().unwrap_or(0);
             let row = state.jobs().get(*job);
-            row.is_none_or(|row| row.disruption_turn(tasks + beside, now) <= now)
+            row.is_none_or(|row| row.next_disruption_at(tasks + beside, now) <= now)
         });
         let goes = in_turn && self.take(state, task, |_| None);
         if goes {
-            count(&mut self.chosen, &stops);
+            add_all(&mut self.taken_voluntarily, &stops);
         }
         goes
     }
 
     /// `task` is stopped because it must be, whatever the budgets say.
     pub fn spend(&mut self, state: &State, task: TaskId) {
-        count(&mut self.taken, &disrupted(state, task));
+        add_all(&mut self.taken_down, &disrupted_tasks(state, task));
     }
 }
 
-fn count(sums: &mut BTreeMap<JobId, u32>, stops: &BTreeMap<JobId, u32>) {
+fn add_all(sums: &mut BTreeMap<JobId, u32>, stops: &BTreeMap<JobId, u32>) {
     for (job, tasks) in stops {
         *sums.entry(*job).or_default() += tasks;
     }

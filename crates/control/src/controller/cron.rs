@@ -1,11 +1,11 @@
 //! Firing periodic jobs (B42). Which slots are due, and which of those that were missed still get
-//! a run, is `cell::cron::due`; that none fires twice is a rule of `apply`, which remembers the
+//! a run, is `cell::cron::due_slots`; that none fires twice is a rule of `apply`, which remembers the
 //! last slot it dealt with.
 
 use super::sweep::Cursor;
-use super::{Controller, Draft, Look};
+use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
-use cellwright_cell::cron::{self, due};
+use cellwright_cell::cron::{self, due_slots};
 
 /// Finding what is due takes some arithmetic of calendars.
 const ROWS_PER_CRON: usize = 4;
@@ -20,18 +20,18 @@ impl Controller for Cron {
         ControllerName::Cron
     }
 
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
-        let most = (look.settings.rows / ROWS_PER_CRON).max(1).min(draft.room().max(1));
-        let (found, _) = self.cursor.advance(look.state.crons(), most);
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
+        let max = (view.settings.rows_per_step / ROWS_PER_CRON).max(1).min(draft.room().max(1));
+        let (found, _) = self.cursor.advance(view.state.crons(), max);
         for (id, row) in found {
-            let slots = due(row, look.now);
-            let Some(cron) = look.state.cron_key(id).filter(|_| !slots.is_empty()) else {
+            let slots = due_slots(row, view.now);
+            let Some(cron) = view.state.cron_key(id).filter(|_| !slots.is_empty()) else {
                 continue;
             };
             // Oldest first: dealing with a later slot deals with those before it.
             for slot in slots {
                 let fire = Command::from(cron::Command::Fire { cron: cron.clone(), slot });
-                if !draft.takes(&fire) {
+                if !draft.accepts(&fire) {
                     break;
                 }
                 draft.push(fire);

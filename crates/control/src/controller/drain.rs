@@ -9,9 +9,9 @@
 //! would be down for as long as the drain lasts, and the drain no nearer to its end.
 
 use super::sweep::Sweep;
-use super::{Controller, Draft, Look};
+use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName, EvictCause};
-use cellwright_cell::fit::{Candidate, misfit};
+use cellwright_cell::fit::{Candidate, infeasible_reason};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::task::Task;
 use std::collections::BTreeSet;
@@ -26,68 +26,68 @@ impl Controller for Drain {
         ControllerName::Drain
     }
 
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
-        let (state, settings) = (look.state, look.settings);
-        self.machines.look(state.machines(), settings.rows, |row| row.draining);
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
+        let (state, settings) = (view.state, view.settings);
+        self.machines.scan(state.machines(), settings.rows_per_step, |row| row.draining);
         let watched = self.machines.watched().iter();
         let leaving: usize = watched
             .filter_map(|id| state.machine_load(*id))
             .map(|load| load.leaving as usize)
             .sum();
-        let mut round = Round {
-            look,
+        let mut drain_step = DrainStep {
+            view,
             chosen: BTreeSet::new(),
-            room: settings.draining_at_once.saturating_sub(leaving),
-            looks: settings.rows,
+            evictions_left: settings.max_draining.saturating_sub(leaving),
+            rows_left: settings.rows_per_step,
         };
         let mut machines = self.machines.in_turn();
         // One task of each machine, then another of each that still had one to give.
-        while !machines.is_empty() && round.goes_on(draft) {
+        while !machines.is_empty() && drain_step.has_capacity(draft) {
             machines.retain(|machine| {
-                if !round.goes_on(draft) {
+                if !drain_step.has_capacity(draft) {
                     return true;
                 }
-                self.machines.served(*machine);
-                round.evict_one(*machine, draft)
+                self.machines.last_served(*machine);
+                drain_step.evict_one(*machine, draft)
             });
         }
     }
 }
 
-struct Round<'a> {
-    look: &'a Look<'a>,
+struct DrainStep<'a> {
+    view: &'a ControllerView<'a>,
     chosen: BTreeSet<TaskId>,
     /// Tasks that may yet be told to leave.
-    room: usize,
+    evictions_left: usize,
     /// Tasks that may yet be looked at.
-    looks: usize,
+    rows_left: usize,
 }
 
-impl Round<'_> {
-    fn goes_on(&self, draft: &Draft<'_>) -> bool {
-        self.room > 0 && self.looks > 0 && !draft.is_full()
+impl DrainStep<'_> {
+    fn has_capacity(&self, draft: &CommandDraft<'_>) -> bool {
+        self.evictions_left > 0 && self.rows_left > 0 && !draft.is_full()
     }
 
     /// Tells one more task of the machine to leave; false when none can.
-    fn evict_one(&mut self, machine: MachineId, draft: &mut Draft<'_>) -> bool {
-        let state = self.look.state;
+    fn evict_one(&mut self, machine: MachineId, draft: &mut CommandDraft<'_>) -> bool {
+        let state = self.view.state;
         let Some(load) = state.machine_load(machine) else { return false };
         for task in &load.tasks {
-            self.looks = self.looks.saturating_sub(1);
+            self.rows_left = self.rows_left.saturating_sub(1);
             let Some(row) = state.tasks().get(*task) else { continue };
             // What is inside an alloc goes with it.
             if row.alloc().is_some() {
                 continue;
             }
-            if self.evict(*task, row, draft) || self.evict_inner(*task, draft) {
+            if self.evict(*task, row, draft) || self.evict_alloc_member(*task, draft) {
                 return true;
             }
         }
         false
     }
 
-    fn evict_inner(&mut self, alloc: TaskId, draft: &mut Draft<'_>) -> bool {
-        let state = self.look.state;
+    fn evict_alloc_member(&mut self, alloc: TaskId, draft: &mut CommandDraft<'_>) -> bool {
+        let state = self.view.state;
         if self.chosen.contains(&alloc) {
             return false;
         }
@@ -100,27 +100,28 @@ impl Round<'_> {
 
     /// Whether another alloc of its set could take the task as things are.
     fn has_room_elsewhere(&mut self, task: TaskId) -> bool {
-        let state = self.look.state;
+        let state = self.view.state;
         let Some(candidate) = Candidate::of(state, task) else { return false };
         let set = candidate.spec.alloc_set.as_ref().and_then(|set| state.job_named(set));
         let Some(set) = set.and_then(|set| state.jobs().get(set)) else { return false };
-        set.tasks.iter().take(self.looks).any(|alloc| {
-            self.looks = self.looks.saturating_sub(1);
+        set.tasks.iter().take(self.rows_left).any(|alloc| {
+            self.rows_left = self.rows_left.saturating_sub(1);
             let machine = state.tasks().get(*alloc).and_then(|row| row.machine());
-            machine.is_some_and(|at| misfit(state, &candidate, at, Some(*alloc)).is_none())
+            machine
+                .is_some_and(|at| infeasible_reason(state, &candidate, at, Some(*alloc)).is_none())
         })
     }
 
-    fn evict(&mut self, task: TaskId, row: &Task, draft: &mut Draft<'_>) -> bool {
+    fn evict(&mut self, task: TaskId, row: &Task, draft: &mut CommandDraft<'_>) -> bool {
         if !row.state.holds_resources() || self.chosen.contains(&task) {
             return false;
         }
         let evict = Command::Evict { task, attempt: row.attempt, cause: EvictCause::Drain };
-        let Look { state, now, .. } = *self.look;
-        let goes = draft.takes(&evict) && draft.budgets.take_by_choice(state, task, now);
+        let ControllerView { state, now, .. } = *self.view;
+        let goes = draft.accepts(&evict) && draft.budgets.take_voluntarily(state, task, now);
         if goes {
             self.chosen.insert(task);
-            self.room -= 1;
+            self.evictions_left -= 1;
             draft.push(evict);
         }
         goes

@@ -6,7 +6,7 @@
 //! right to the millisecond where a second does.
 
 use super::sweep::Cursor;
-use super::{Controller, Draft, Look};
+use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::UserId;
 use cellwright_cell::quota::User;
@@ -19,7 +19,7 @@ pub struct Expire {
     users: Cursor,
     tokens: Cursor,
     /// When expiry was last asked for, or this controller began.
-    asked: Option<Time>,
+    last_requested: Option<Time>,
 }
 
 impl Controller for Expire {
@@ -27,34 +27,34 @@ impl Controller for Expire {
         ControllerName::Expire
     }
 
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
-        let asked = *self.asked.get_or_insert(look.now);
-        let overdue = look.now.since(asked) >= look.settings.expire_every;
-        if (something_due(look, self) || overdue) && draft.takes(&Command::Expire) {
-            self.asked = Some(look.now);
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
+        let last_requested = *self.last_requested.get_or_insert(view.now);
+        let overdue = view.now.since(last_requested) >= view.settings.expire_every;
+        if (is_anything_due(view, self) || overdue) && draft.accepts(&Command::Expire) {
+            self.last_requested = Some(view.now);
             draft.push(Command::Expire);
         }
     }
 }
 
-fn something_due(look: &Look<'_>, memory: &mut Expire) -> bool {
-    let Look { state, now, settings } = *look;
-    let (mut machines, _) = memory.machines.advance(state.machines(), settings.rows);
-    let (mut resources, _) = memory.resources.advance(state.resources(), settings.rows);
-    let (mut users, _) = memory.users.advance(state.users(), settings.rows);
-    let (mut tokens, _) = memory.tokens.advance(state.tokens(), settings.rows);
+fn is_anything_due(view: &ControllerView<'_>, expire: &mut Expire) -> bool {
+    let ControllerView { state, now, settings } = *view;
+    let (mut machines, _) = expire.machines.advance(state.machines(), settings.rows_per_step);
+    let (mut resources, _) = expire.resources.advance(state.resources(), settings.rows_per_step);
+    let (mut users, _) = expire.users.advance(state.users(), settings.rows_per_step);
+    let (mut tokens, _) = expire.tokens.advance(state.tokens(), settings.rows_per_step);
     machines.any(|(_, row)| row.retained.iter().any(|kept| kept.until <= now))
         || resources.any(|(_, row)| row.lease_until <= now)
-        || users.any(|(id, row)| quota_changes(look, id, row))
+        || users.any(|(id, row)| is_quota_changing(view, id, row))
         || tokens.any(|(_, row)| row.expires <= now)
 }
 
 /// Whether time has made a quota suffice, or made it no longer suffice.
-fn quota_changes(look: &Look<'_>, id: UserId, user: &User) -> bool {
-    let charged = look.state.user_load(id).map(|load| &load.charged);
+fn is_quota_changing(view: &ControllerView<'_>, id: UserId, user: &User) -> bool {
+    let charged = view.state.user_load(id).map(|load| &load.charged);
     user.quota.keys().any(|band| {
         let charged = charged.and_then(|bands| bands.get(band)).copied().unwrap_or_default();
-        let exceeded = !charged.within(user.granted(*band, look.now));
+        let exceeded = !charged.within(user.granted(*band, view.now));
         exceeded != user.exceeded.contains(band)
     })
 }

@@ -1,5 +1,5 @@
 //! Controllers: what the cell does by itself. Each is a pure step from the state and the time to
-//! commands, one file each, which implements [`Controller`] and has its line in [`registered`].
+//! commands, one file each, which implements [`Controller`] and has its line in [`all_controllers`].
 //! What must survive them is in the replicated state; what makes them quick (where they were
 //! looking) is in their own fields, which die with a leadership, and so does what was refused.
 //!
@@ -25,9 +25,9 @@ mod cron;
 mod drain;
 mod expire;
 mod overcommit;
+mod pressure_eviction;
 mod purge;
 pub mod reclaim;
-mod relief;
 mod sweep;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -42,34 +42,34 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ControllerConfig {
     /// Rows of one table that a controller looks at in one step.
-    pub rows: usize,
+    pub rows_per_step: usize,
     /// Commands that a controller gives in one step.
-    pub commands: usize,
+    pub commands_per_step: usize,
     /// Tasks of a job without a disruption budget that an update takes down at once, in thousandths
     /// of the job; at least one task.
     pub wave_permille: u32,
     /// Tasks on their way out of draining machines at once, over all machines.
-    pub draining_at_once: usize,
+    pub max_draining: usize,
     /// How long jobs stay on record after their end.
-    pub keep_jobs: Span,
+    pub retain_dead_jobs: Span,
     /// Tasks that one command of purging forgets, about.
-    pub purged_tasks: usize,
+    pub tasks_per_purge: usize,
     /// Expiry is asked for this often even when nothing seems due: windows of silent clients are
     /// not visible from here.
     pub expire_every: Span,
 }
 
-impl Default for Settings {
+impl Default for ControllerConfig {
     fn default() -> Self {
-        Settings {
-            rows: 4096,
-            commands: 256,
+        ControllerConfig {
+            rows_per_step: 4096,
+            commands_per_step: 256,
             wave_permille: 100,
-            draining_at_once: 100,
-            keep_jobs: Span::seconds(7 * 24 * 3600),
-            purged_tasks: 10_000,
+            max_draining: 100,
+            retain_dead_jobs: Span::seconds(7 * 24 * 3600),
+            tasks_per_purge: 10_000,
             expire_every: Span::seconds(3600),
         }
     }
@@ -83,15 +83,15 @@ trait Controller: fmt::Debug + Send {
     fn name(&self) -> ControllerName;
 
     /// Adds to `draft` the commands that the state asks for now.
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>);
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>);
 }
 
 /// Every controller, in the order of their turns: what must be done comes before what is chosen, so
 /// that it is what spends disruption budgets.
-fn registered() -> Vec<Box<dyn Controller>> {
+fn all_controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::<overcommit::Overcommit>::default(),
-        Box::<relief::Relief>::default(),
+        Box::<pressure_eviction::PressureEviction>::default(),
         Box::<cron::Cron>::default(),
         Box::<drain::Drain>::default(),
         Box::<update::RollingUpdate>::default(),
@@ -106,45 +106,45 @@ pub struct Controllers {
     backoff: Backoff,
     list: Vec<Box<dyn Controller>>,
     /// Commands given so far, by the controller's name.
-    given: BTreeMap<&'static str, u64>,
+    commands_issued: BTreeMap<&'static str, u64>,
 }
 
 impl Default for Controllers {
     fn default() -> Self {
-        let list = registered();
-        let given = list.iter().map(|controller| (controller.name().as_str(), 0)).collect();
-        Controllers { backoff: Backoff::default(), list, given }
+        let list = all_controllers();
+        let issued = list.iter().map(|controller| (controller.name().as_str(), 0)).collect();
+        Controllers { backoff: Backoff::default(), list, commands_issued: issued }
     }
 }
 
 /// What a controller sees.
-struct Look<'a> {
+struct ControllerView<'a> {
     state: &'a State,
     now: Time,
-    settings: &'a Settings,
+    settings: &'a ControllerConfig,
 }
 
 /// What controllers have decided so far in this step.
-struct Draft<'a> {
+struct CommandDraft<'a> {
     backoff: &'a Backoff,
     budgets: Budgets,
     commands: Vec<Command>,
     /// Where the present controller has to stop.
-    most: usize,
+    max: usize,
 }
 
-impl Draft<'_> {
+impl CommandDraft<'_> {
     fn is_full(&self) -> bool {
-        self.commands.len() >= self.most
+        self.commands.len() >= self.max
     }
 
     /// How many more commands the present controller may give.
     fn room(&self) -> usize {
-        self.most.saturating_sub(self.commands.len())
+        self.max.saturating_sub(self.commands.len())
     }
 
     /// Whether there is room for the command, and it was not refused a moment ago.
-    fn takes(&self, command: &Command) -> bool {
+    fn accepts(&self, command: &Command) -> bool {
         !self.is_full() && self.backoff.allows(command)
     }
 
@@ -155,23 +155,23 @@ impl Draft<'_> {
 
 impl Controllers {
     /// One step of all controllers. `now` is the date the commands will bear, or earlier.
-    pub fn step(&mut self, state: &State, now: Time, settings: &Settings) -> Vec<Request> {
+    pub fn step(&mut self, state: &State, now: Time, settings: &ControllerConfig) -> Vec<Request> {
         self.backoff.next_round();
-        let look = Look { state, now: now.max(state.now()), settings };
+        let view = ControllerView { state, now: now.max(state.now()), settings };
         let backoff = &self.backoff;
         let mut draft =
-            Draft { backoff, budgets: Budgets::default(), commands: Vec::new(), most: 0 };
+            CommandDraft { backoff, budgets: Budgets::default(), commands: Vec::new(), max: 0 };
         let mut senders = Vec::new();
         for controller in &mut self.list {
             let before = draft.commands.len();
-            draft.most = before + settings.commands;
-            controller.step(&look, &mut draft);
+            draft.max = before + settings.commands_per_step;
+            controller.step(&view, &mut draft);
             let more = draft.commands.len() - before;
-            *self.given.entry(controller.name().as_str()).or_default() += more as u64;
+            *self.commands_issued.entry(controller.name().as_str()).or_default() += more as u64;
             senders.extend(std::iter::repeat_n(controller.name(), more));
         }
         let commands = draft.commands;
-        self.backoff.asked(&commands);
+        self.backoff.in_flight(&commands);
         let sent = senders.into_iter().zip(commands);
         let request = |(name, command)| Request { by: Actor::Controller(name), id: None, command };
         sent.map(request).collect()
@@ -179,13 +179,13 @@ impl Controllers {
 
     /// How many commands each controller has given, by its name.
     #[must_use]
-    pub fn given(&self) -> &BTreeMap<&'static str, u64> {
-        &self.given
+    pub fn commands_issued(&self) -> &BTreeMap<&'static str, u64> {
+        &self.commands_issued
     }
 
     /// Verdicts on the commands of the last step, in their order; none when they are not known.
-    pub fn answered(&mut self, verdicts: &[Verdict]) {
-        self.backoff.answered(verdicts);
+    pub fn on_verdicts(&mut self, verdicts: &[Verdict]) {
+        self.backoff.on_verdicts(verdicts);
     }
 }
 

@@ -7,20 +7,20 @@
 //! so that one such job does not keep all others.
 
 use super::sweep::Cursor;
-use super::{Controller, Draft, Look};
+use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::time::Time;
 use std::collections::BTreeMap;
 
 /// Jobs gathered in one pass.
-const MOST_JOBS: usize = 4096;
+const MAX_JOBS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct Purge {
     cursor: Cursor,
     /// The oldest ended jobs seen in this pass, and how many tasks each has.
-    old: BTreeMap<(Time, JobId), usize>,
+    oldest_ended: BTreeMap<(Time, JobId), usize>,
 }
 
 impl Controller for Purge {
@@ -28,31 +28,32 @@ impl Controller for Purge {
         ControllerName::Purge
     }
 
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
-        let (found, end) = self.cursor.advance(look.state.jobs(), look.settings.rows);
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
+        let (found, end) = self.cursor.advance(view.state.jobs(), view.settings.rows_per_step);
         for (id, job) in found {
-            let old = |ended: &Time| look.now.since(*ended) > look.settings.keep_jobs;
+            let old = |ended: &Time| view.now.since(*ended) > view.settings.retain_dead_jobs;
             if let Some(ended) = job.ended_at.filter(old) {
-                self.old.insert((ended, id), job.tasks.len());
+                self.oldest_ended.insert((ended, id), job.tasks.len());
             }
-            if self.old.len() > MOST_JOBS {
-                self.old.pop_last();
+            if self.oldest_ended.len() > MAX_JOBS {
+                self.oldest_ended.pop_last();
             }
         }
         if !end {
             return;
         }
-        let times = cuts(&std::mem::take(&mut self.old), look.settings.purged_tasks);
+        let times =
+            purge_times(&std::mem::take(&mut self.oldest_ended), view.settings.tasks_per_purge);
         let mut commands =
             times.into_iter().map(|ended_before| Command::PurgeJobs { ended_before });
-        if let Some(purge) = commands.find(|purge| draft.takes(purge)) {
+        if let Some(purge) = commands.find(|purge| draft.accepts(purge)) {
             draft.push(purge);
         }
     }
 }
 
 /// Times before which ended, each time, about `tasks` more tasks; the last takes in all.
-fn cuts(old: &BTreeMap<(Time, JobId), usize>, tasks: usize) -> Vec<Time> {
+fn purge_times(old: &BTreeMap<(Time, JobId), usize>, tasks: usize) -> Vec<Time> {
     let mut times = Vec::new();
     let mut gathered = 0;
     for ((ended, _), count) in old {

@@ -13,7 +13,7 @@
 use cellwright_api::internal::TaskUsage;
 use cellwright_cell::command::ReservationChange;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::reclaim::{Estimate, Sample, Settings};
+use cellwright_cell::reclaim::{Estimate, ReclaimConfig, Sample};
 use cellwright_cell::resource::{Dimension, Resources};
 use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::state::State;
@@ -23,28 +23,28 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 /// Most changes given at once, beyond the rises of the report itself.
-const MOST_CHANGES: usize = 1000;
+const MAX_CHANGES: usize = 1000;
 /// Estimates looked at per report, to forget those of tasks that are gone.
-const TIDIED: usize = 32;
+const TIDY_PER_REPORT: usize = 32;
 /// Estimates are dated by elapsed time, from this date on: far enough from zero for any past.
 const EPOCH: u64 = 1 << 50;
 
 /// How usage becomes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReclaimSettings {
-    pub estimate: Settings,
+pub struct ReclamationConfig {
+    pub estimate: ReclaimConfig,
     /// How long decays gather.
-    pub gather: Span,
+    pub gather_for: Span,
 }
 
-impl Default for ReclaimSettings {
+impl Default for ReclamationConfig {
     fn default() -> Self {
-        ReclaimSettings { estimate: Settings::MEDIUM, gather: Span::seconds(30) }
+        ReclamationConfig { estimate: ReclaimConfig::MEDIUM, gather_for: Span::seconds(30) }
     }
 }
 
 #[derive(Debug)]
-struct Watched {
+struct TrackedTask {
     attempt: u32,
     limits: Resources,
     estimate: Estimate,
@@ -52,22 +52,22 @@ struct Watched {
 
 #[derive(Debug, Default)]
 pub struct ReclaimFeed {
-    settings: ReclaimSettings,
-    tasks: BTreeMap<TaskId, Watched>,
+    settings: ReclamationConfig,
+    tasks: BTreeMap<TaskId, TrackedTask>,
     /// Decays that wait for company.
     decays: BTreeMap<TaskId, ReservationChange>,
-    given: Span,
-    tidied: Option<TaskId>,
+    last_flushed: Span,
+    tidy_cursor: Option<TaskId>,
 }
 
 impl ReclaimFeed {
     #[must_use]
-    pub fn new(settings: ReclaimSettings) -> ReclaimFeed {
+    pub fn new(settings: ReclamationConfig) -> ReclaimFeed {
         ReclaimFeed { settings, ..ReclaimFeed::default() }
     }
 
     /// Takes in what the agent of `machine` measured, `at` in elapsed time; returns what to log.
-    pub fn take(
+    pub fn on_usage(
         &mut self,
         state: &State,
         machine: MachineId,
@@ -85,11 +85,11 @@ impl ReclaimFeed {
                 None => {}
             }
         }
-        self.tidy(state);
-        if at.0.saturating_sub(self.given.0) >= self.settings.gather.0 {
-            while changes.len() < MOST_CHANGES {
+        self.forget_ended(state);
+        if at.0.saturating_sub(self.last_flushed.0) >= self.settings.gather_for.0 {
+            while changes.len() < MAX_CHANGES {
                 let Some((_, change)) = self.decays.pop_first() else {
-                    self.given = at;
+                    self.last_flushed = at;
                     break;
                 };
                 changes.push(change);
@@ -116,12 +116,12 @@ impl ReclaimFeed {
         if known.is_none_or(|known| known.attempt != row.attempt || known.limits != limits) {
             let running = state.now().since(row.changed_at);
             let estimate = first_estimate(&self.settings.estimate, row, limits, running, at);
-            self.tasks.insert(usage.task, Watched { attempt: row.attempt, limits, estimate });
+            self.tasks.insert(usage.task, TrackedTask { attempt: row.attempt, limits, estimate });
         }
         let watched = self.tasks.get_mut(&usage.task)?;
         watched
             .estimate
-            .sample(&self.settings.estimate, Sample { at: date(at), usage: usage.used });
+            .sample(&self.settings.estimate, Sample { at: elapsed_as_time(at), usage: usage.used });
         let kept = spec.retain_disk.as_ref().map_or(0, |retain| retain.bytes);
         let kept = Resources { disk: kept, ..Resources::ZERO };
         let reservation = watched.estimate.logged().max(kept);
@@ -135,17 +135,18 @@ impl ReclaimFeed {
     }
 
     /// Forgets a few tasks that run no more; all have their turn in time.
-    fn tidy(&mut self, state: &State) {
-        let from = self.tidied.map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.tasks.range((from, Bound::Unbounded)).take(TIDIED);
-        let runs = |id: TaskId, watched: &Watched| {
+    fn forget_ended(&mut self, state: &State) {
+        let from = self.tidy_cursor.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.tasks.range((from, Bound::Unbounded)).take(TIDY_PER_REPORT);
+        let runs = |id: TaskId, watched: &TrackedTask| {
             let row = state.tasks().get(id).filter(|row| row.state == TaskState::Running);
             row.is_some_and(|row| row.attempt == watched.attempt)
         };
-        let looked: Vec<(TaskId, bool)> =
+        let checked: Vec<(TaskId, bool)> =
             next.map(|(id, watched)| (*id, runs(*id, watched))).collect();
-        self.tidied = if looked.len() < TIDIED { None } else { looked.last().map(|(id, _)| *id) };
-        for (id, _) in looked.into_iter().filter(|(_, runs)| !runs) {
+        self.tidy_cursor =
+            if checked.len() < TIDY_PER_REPORT { None } else { checked.last().map(|(id, _)| *id) };
+        for (id, _) in checked.into_iter().filter(|(_, runs)| !runs) {
             self.tasks.remove(&id);
             self.decays.remove(&id);
         }
@@ -156,19 +157,19 @@ fn is_reclaimable(spec: &JobSpec) -> bool {
     spec.reclaimable && spec.kind == JobKind::Tasks
 }
 
-fn date(at: Span) -> Time {
+fn elapsed_as_time(at: Span) -> Time {
     Time(EPOCH.saturating_add(at.0))
 }
 
 /// The estimate of a task that has run for a while and reserves what it does.
 fn first_estimate(
-    settings: &Settings,
+    settings: &ReclaimConfig,
     task: &Task,
     limits: Resources,
     running: Span,
     at: Span,
 ) -> Estimate {
-    let now = date(at);
+    let now = elapsed_as_time(at);
     if running < settings.warm_up {
         return Estimate::new(limits, Time(now.0.saturating_sub(running.0)));
     }

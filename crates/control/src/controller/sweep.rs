@@ -21,10 +21,10 @@ impl Cursor {
         rows: usize,
     ) -> (impl Iterator<Item = (K, &'a V)> + use<'a, K, V>, bool) {
         let from = if self.next < table.slots() { self.next } else { 0 };
-        let to = table.slots().min(from.saturating_add(rows));
-        self.next = to;
-        let found = (from..to).map(K::from_slot).filter_map(|key| Some((key, table.get(key)?)));
-        (found, to == table.slots())
+        let end = table.slots().min(from.saturating_add(rows));
+        self.next = end;
+        let found = (from..end).map(K::from_slot).filter_map(|key| Some((key, table.get(key)?)));
+        (found, end == table.slots())
     }
 }
 
@@ -34,18 +34,18 @@ pub struct Sweep<K> {
     cursor: Cursor,
     watched: BTreeSet<K>,
     /// The one whose turn was last.
-    served: Option<K>,
+    last_served: Option<K>,
 }
 
 impl<K> Default for Sweep<K> {
     fn default() -> Self {
-        Sweep { cursor: Cursor::default(), watched: BTreeSet::new(), served: None }
+        Sweep { cursor: Cursor::default(), watched: BTreeSet::new(), last_served: None }
     }
 }
 
 impl<K: Key + Ord> Sweep<K> {
     /// Looks at the next `rows` of the table, and again at what is watched already.
-    pub fn look<V: Clone>(
+    pub fn scan<V: Clone>(
         &mut self,
         table: &Table<K, V>,
         rows: usize,
@@ -64,15 +64,15 @@ impl<K: Key + Ord> Sweep<K> {
     /// What is watched, beginning after the one served last: who did not get its turn in one step
     /// is first in the next.
     pub fn in_turn(&self) -> Vec<K> {
-        let after = self.served.map_or(Bound::Unbounded, Bound::Excluded);
+        let after = self.last_served.map_or(Bound::Unbounded, Bound::Excluded);
         let late = self.watched.range((after, Bound::Unbounded));
-        let up_to = self.served.map_or(Bound::Unbounded, Bound::Included);
-        let early = self.served.map(|_| self.watched.range((Bound::Unbounded, up_to)));
+        let up_to = self.last_served.map_or(Bound::Unbounded, Bound::Included);
+        let early = self.last_served.map(|_| self.watched.range((Bound::Unbounded, up_to)));
         late.chain(early.into_iter().flatten()).copied().collect()
     }
 
-    pub fn served(&mut self, key: K) {
-        self.served = Some(key);
+    pub fn last_served(&mut self, key: K) {
+        self.last_served = Some(key);
     }
 }
 
@@ -110,28 +110,28 @@ mod tests {
     fn what_was_found_is_watched_until_it_is_no_longer_worth_it() {
         let mut rows = table([0, 7, 0, 0, 7]);
         let mut sweep = Sweep::default();
-        let mut look = |rows: &Table<JobId, u32>| {
-            sweep.look(rows, 2, |value| *value == 7);
+        let mut view = |rows: &Table<JobId, u32>| {
+            sweep.scan(rows, 2, |value| *value == 7);
             sweep.watched().iter().map(|id| id.0).collect::<Vec<_>>()
         };
-        assert_eq!(look(&rows), [1]);
-        assert_eq!(look(&rows), [1]);
-        assert_eq!(look(&rows), [1, 4]);
+        assert_eq!(view(&rows), [1]);
+        assert_eq!(view(&rows), [1]);
+        assert_eq!(view(&rows), [1, 4]);
         *rows.get_mut(JobId(1)).unwrap() = 0;
         rows.remove(JobId(4));
-        assert!(look(&rows).is_empty());
+        assert!(view(&rows).is_empty());
     }
 
     #[test]
     fn who_was_served_last_is_last_in_turn() {
         let mut sweep = Sweep::default();
-        sweep.look(&table([7; 4]), 10, |_| true);
+        sweep.scan(&table([7; 4]), 10, |_| true);
         let turns =
             |sweep: &Sweep<JobId>| sweep.in_turn().into_iter().map(|id| id.0).collect::<Vec<_>>();
         assert_eq!(turns(&sweep), [0, 1, 2, 3]);
-        sweep.served(JobId(1));
+        sweep.last_served(JobId(1));
         assert_eq!(turns(&sweep), [2, 3, 0, 1]);
-        sweep.served(JobId(3));
+        sweep.last_served(JobId(3));
         assert_eq!(turns(&sweep), [0, 1, 2, 3]);
     }
 }

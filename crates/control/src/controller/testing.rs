@@ -2,7 +2,7 @@
 //! that takes the first machine that fits, agents that do as they are told at once. Every step is
 //! checked against every invariant.
 
-use super::{Controllers, Settings};
+use super::{ControllerConfig, Controllers};
 use cellwright_cell::command::{Command, Done, Entry, Observed, Request, TaskReport, Verdict};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::invariant;
@@ -48,7 +48,7 @@ pub fn machine(number: u32, capacity: u64) -> MachineSpec {
 
 /// By whoever sends such commands.
 fn entry(now: u64, commands: &[Command], state: &State) -> Entry {
-    let sent = |command: &Command| Request::sent(command.clone(), state);
+    let sent = |command: &Command| Request::from_default_sender(command.clone(), state);
     Entry { now: Time(now), requests: commands.iter().map(sent).collect() }
 }
 
@@ -57,10 +57,10 @@ pub struct Cell {
     pub state: State,
     pub now: u64,
     incarnation: u64,
-    pub settings: Settings,
+    pub settings: ControllerConfig,
     pub controllers: Controllers,
     /// The scheduler tries the first machine first, draining or not.
-    pub stubborn: bool,
+    pub ignores_drain: bool,
 }
 
 impl Cell {
@@ -85,7 +85,7 @@ impl Cell {
     }
 
     pub fn apply_all(&mut self, commands: &[Command]) -> Vec<Verdict> {
-        let sent = |command: &Command| Request::sent(command.clone(), &self.state);
+        let sent = |command: &Command| Request::from_default_sender(command.clone(), &self.state);
         let requests = commands.iter().map(sent).collect();
         self.apply_requests(requests)
     }
@@ -124,12 +124,12 @@ impl Cell {
     }
 
     /// How many tasks of the job should run and do not.
-    pub fn down(&self, job: &str) -> u32 {
+    pub fn missing_tasks(&self, job: &str) -> u32 {
         self.state.job_load(self.state.job_named(&key(job)).unwrap()).unwrap().down()
     }
 
     /// Every pending task goes to the first machine, or alloc of its set, that has room.
-    pub fn place(&mut self) {
+    pub fn place_pending(&mut self) {
         let pending = |(id, row): (TaskId, &Task)| (row.state == TaskState::Pending).then_some(id);
         let pending: Vec<TaskId> = self.state.tasks().iter().filter_map(pending).collect();
         for task in pending {
@@ -151,12 +151,12 @@ impl Cell {
             .state
             .machines()
             .iter()
-            .map(|(id, row)| (row.draining && !self.stubborn, id))
+            .map(|(id, row)| (row.draining && !self.ignores_drain, id))
             .collect();
         machines.sort_unstable();
         let machines = machines.into_iter().map(|(_, id)| id);
-        let mut places = machines.flat_map(|id| allocs.iter().map(move |alloc| (id, *alloc)));
-        places.find_map(|(machine, alloc)| self.fits(task, machine, alloc))
+        let mut targets = machines.flat_map(|id| allocs.iter().map(move |alloc| (id, *alloc)));
+        targets.find_map(|(machine, alloc)| self.fits(task, machine, alloc))
     }
 
     fn fits(&self, task: TaskId, machine: MachineId, alloc: Option<TaskId>) -> Option<Assignment> {
@@ -169,20 +169,22 @@ impl Cell {
     }
 
     /// Agents start what is assigned and stop what is told to stop.
-    pub fn obey(&mut self) {
-        let told = |(id, row): (TaskId, &Task)| {
-            let what = match row.state {
+    pub fn run_agents(&mut self) {
+        let report_of = |(id, row): (TaskId, &Task)| {
+            let observed = match row.state {
                 TaskState::Assigned => Observed::Started,
                 TaskState::Stopping(_) => Observed::Stopped,
                 _ => return None,
             };
-            Some((row.machine()?, TaskReport { task: id, attempt: row.attempt, what }))
+            Some((row.machine()?, TaskReport { task: id, attempt: row.attempt, what: observed }))
         };
-        let told: Vec<(MachineId, TaskReport)> =
-            self.state.tasks().iter().filter_map(told).collect();
+        let reports_by_machine: Vec<(MachineId, TaskReport)> =
+            self.state.tasks().iter().filter_map(report_of).collect();
         // Those who leave first: others may wait for them.
-        let leaving = told.iter().filter(|(_, report)| report.what == Observed::Stopped);
-        let starting = told.iter().filter(|(_, report)| report.what == Observed::Started);
+        let leaving =
+            reports_by_machine.iter().filter(|(_, report)| report.what == Observed::Stopped);
+        let starting =
+            reports_by_machine.iter().filter(|(_, report)| report.what == Observed::Started);
         for (machine, report) in leaving.chain(starting).cloned().collect::<Vec<_>>() {
             let incarnation = self.state.machines().get(machine).unwrap().incarnation;
             let reports = vec![report];
@@ -191,10 +193,10 @@ impl Cell {
     }
 
     /// Places and starts everything that can be.
-    pub fn settle(&mut self) {
-        self.obey();
-        self.place();
-        self.obey();
+    pub fn place_and_start(&mut self) {
+        self.run_agents();
+        self.place_pending();
+        self.run_agents();
     }
 
     /// One step of the controllers, as commands only.
@@ -211,7 +213,7 @@ impl Cell {
         let requests = self.step();
         let commands: Vec<Command> = requests.iter().map(|r| r.command.clone()).collect();
         let verdicts = self.apply_requests(requests);
-        self.controllers.answered(&verdicts);
+        self.controllers.on_verdicts(&verdicts);
         commands.into_iter().zip(verdicts).collect()
     }
 }

@@ -7,7 +7,7 @@ use cellwright_cell::command::{Done, EvictCause};
 use cellwright_cell::disruption::DisruptionLimit;
 use cellwright_cell::ephemeral;
 use cellwright_cell::id::MachineId;
-use cellwright_cell::machine::{MachineStatus, ShortageReport};
+use cellwright_cell::machine::{MachineStatus, ResourcePressureReport};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::{JobKind, JobSpec};
@@ -44,13 +44,17 @@ fn run(cell: &mut Cell, budgets: &[(&str, u32)]) -> u32 {
         for (command, verdict) in &answered {
             assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
         }
-        for (job, most) in budgets {
-            assert!(cell.down(job) <= *most, "{} of {job} down", cell.down(job));
+        for (job, max_down) in budgets {
+            assert!(
+                cell.missing_tasks(job) <= *max_down,
+                "{} of {job} down",
+                cell.missing_tasks(job)
+            );
         }
         if answered.is_empty() {
             return steps;
         }
-        cell.settle();
+        cell.place_and_start();
     }
     panic!("the controllers never rest");
 }
@@ -59,8 +63,8 @@ fn run(cell: &mut Cell, budgets: &[(&str, u32)]) -> u32 {
 fn running(machines: u32, spec: &JobSpec) -> Cell {
     let mut cell = Cell::with_machines(machines);
     cell.submit(spec);
-    cell.settle();
-    assert_eq!(cell.down(spec.name.as_str()), 0);
+    cell.place_and_start();
+    assert_eq!(cell.missing_tasks(spec.name.as_str()), 0);
     cell
 }
 
@@ -102,9 +106,9 @@ fn an_update_that_does_not_come_up_stops_by_itself() {
     let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
     let mut cell = running(2, &spec);
     cell.ok(update(new_program(&spec)));
-    let asked: usize = (0..50).map(|_| cell.control().len()).sum();
-    assert_eq!(asked, 2, "nothing is asked for that the budget does not allow");
-    assert_eq!(cell.down("jfoo"), 2);
+    let issued: usize = (0..50).map(|_| cell.control().len()).sum();
+    assert_eq!(issued, 2, "nothing is asked for that the budget does not allow");
+    assert_eq!(cell.missing_tasks("jfoo"), 2);
 }
 
 #[test]
@@ -120,11 +124,11 @@ fn what_an_update_may_not_disrupt_is_noted_and_left() {
 #[test]
 fn open_updates_take_turns() {
     let mut cell = Cell::with_machines(8);
-    cell.settings.commands = 2;
+    cell.settings.commands_per_step = 2;
     for number in 0..5 {
         let spec = JobSpec { max_down: Some(5), ..job(&format!("j{number}"), 5) };
         cell.submit(&spec);
-        cell.settle();
+        cell.place_and_start();
         cell.ok(update(new_program(&spec)));
     }
     (0..3).for_each(|_| drop(cell.control()));
@@ -136,7 +140,7 @@ fn open_updates_take_turns() {
 fn drains_empty_their_machines_in_turn_and_within_budgets() {
     let spec = JobSpec { max_down: Some(3), ..job("jfoo", 18) };
     let mut cell = running(4, &spec);
-    cell.settings.draining_at_once = 2;
+    cell.settings.max_draining = 2;
     cell.ok(drain(0));
     cell.ok(drain(1));
     let first = cell.control();
@@ -149,12 +153,12 @@ fn drains_empty_their_machines_in_turn_and_within_budgets() {
     let machines: Vec<_> = first.iter().map(from).collect();
     assert_eq!(machines, [Some(MachineId(0)), Some(MachineId(1))], "one of each");
     assert_eq!(cell.control().len(), 0, "as many as may leave at once are leaving");
-    cell.settle();
+    cell.place_and_start();
     run(&mut cell, &[("jfoo", 2)]);
     for machine in [MachineId(0), MachineId(1)] {
         assert!(cell.state.machine_load(machine).unwrap().tasks.is_empty());
     }
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 #[test]
@@ -162,8 +166,8 @@ fn a_drain_with_nowhere_to_go_keeps_to_the_budget_and_rests() {
     let spec = JobSpec { max_down: Some(1), ..job("jfoo", 20) };
     let mut cell = running(2, &spec);
     cell.ok(drain(0));
-    let asked: usize = (0..50).map(|_| (cell.control().len(), cell.settle()).0).sum();
-    assert_eq!((asked, cell.down("jfoo")), (1, 1));
+    let issued: usize = (0..50).map(|_| (cell.control().len(), cell.place_and_start()).0).sum();
+    assert_eq!((issued, cell.missing_tasks("jfoo")), (1, 1));
 }
 
 /// Steps a second apart until machine `m0` is empty; when tasks were told to leave it. Nothing may
@@ -175,7 +179,7 @@ fn leaving_times(cell: &mut Cell) -> Vec<u64> {
             assert_eq!(verdict, Ok(Done::Applied), "{command:?}");
             times.push(cell.now);
         }
-        cell.settle();
+        cell.place_and_start();
         cell.now += 1000;
         if cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty() {
             return times;
@@ -186,8 +190,8 @@ fn leaving_times(cell: &mut Cell) -> Vec<u64> {
 
 const EVERY: u64 = 10_000;
 
-fn rate(most: u32) -> Option<DisruptionLimit> {
-    Some(DisruptionLimit { most, within: Span(EVERY) })
+fn rate(max: u32) -> Option<DisruptionLimit> {
+    Some(DisruptionLimit { most: max, within: Span(EVERY) })
 }
 
 #[test]
@@ -200,7 +204,7 @@ fn a_drain_takes_as_many_in_a_span_as_the_job_allows_and_goes_on_then() {
         let apart = pair[2] - pair[0];
         assert!((EVERY..EVERY + 2000).contains(&apart), "neither early nor late: {times:?}");
     }
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 #[test]
@@ -209,7 +213,7 @@ fn the_tasks_of_an_alloc_leave_one_by_one_as_their_job_allows() {
     let times = leaving_times(&mut cell);
     assert_eq!(times.len(), 4, "the alloc takes the last of them along: {times:?}");
     assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= EVERY), "{times:?}");
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 /// Three allocs on three machines, all four tasks of `inner` in the first, and the machine drains.
@@ -219,8 +223,8 @@ fn drained_alloc(inner: JobSpec) -> Cell {
     set.task.limits = all(60);
     cell.submit(&set);
     cell.submit(&JobSpec { alloc_set: Some(key("set")), ..inner });
-    cell.settle();
-    assert_eq!((cell.down("set"), cell.down("jfoo")), (0, 0));
+    cell.place_and_start();
+    assert_eq!((cell.missing_tasks("set"), cell.missing_tasks("jfoo")), (0, 0));
     let together = (0..4).all(|index| cell.task("jfoo", index).machine() == Some(MachineId(0)));
     assert!(together, "all four are in the first alloc");
     cell.ok(drain(0));
@@ -232,19 +236,19 @@ fn an_alloc_leaves_when_its_tasks_allow_it_one_by_one() {
     let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
-    assert_eq!(cell.down("jfoo"), 0);
-    assert_eq!(cell.down("set"), 1, "the machines that are left hold one alloc each");
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("set"), 1, "the machines that are left hold one alloc each");
 }
 
 #[test]
 fn a_drain_ends_though_the_scheduler_would_rather_have_tasks_back_in_their_alloc() {
     let mut cell = drained_alloc(JobSpec { max_down: Some(1), ..job("jfoo", 4) });
-    cell.stubborn = true;
+    cell.ignores_drain = true;
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
     let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
     assert_eq!(attempts, [2; 4], "each moved once");
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 #[test]
@@ -254,17 +258,21 @@ fn tasks_for_which_no_other_alloc_has_room_stay_in_theirs() {
     set.task.limits = all(60);
     cell.submit(&set);
     cell.submit(&JobSpec { alloc_set: Some(key("set")), max_down: Some(1), ..job("jfoo", 4) });
-    cell.settle();
+    cell.place_and_start();
     cell.ok(drain(0));
     run(&mut cell, &[("jfoo", 1)]);
     let attempts: Vec<u32> = (0..4).map(|index| cell.task("jfoo", index).attempt).collect();
-    assert_eq!((attempts, cell.down("jfoo")), (vec![1; 4], 0), "nobody is down for nothing");
+    assert_eq!(
+        (attempts, cell.missing_tasks("jfoo")),
+        (vec![1; 4], 0),
+        "nobody is down for nothing"
+    );
     // Room elsewhere, and they go one by one.
     cell.ok(Command::ResizeJob { job: key("set"), count: 2, expect: None });
-    cell.settle();
+    cell.place_and_start();
     run(&mut cell, &[("jfoo", 1)]);
     assert!(cell.state.machine_load(MachineId(0)).unwrap().tasks.is_empty());
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 #[test]
@@ -285,11 +293,11 @@ fn a_machine_that_holds_too_much_sheds_what_it_must() {
 }
 
 /// What the agent of `m0` says in one life of its machine.
-fn short(cell: &Cell, asked: u32) -> Command {
+fn report_pressure(cell: &Cell, request_count: u32) -> Command {
     let machine = MachineId(0);
     let incarnation = cell.state.machines().get(machine).unwrap().incarnation;
     let (dimension, lasted) = (Dimension::Cpu, Span::seconds(60));
-    let shortages = vec![ShortageReport { dimension, lasted, asked }];
+    let shortages = vec![ResourcePressureReport { dimension, lasted, asked: request_count }];
     Command::SetShortages { machine, incarnation, shortages }
 }
 
@@ -297,33 +305,37 @@ fn short(cell: &Cell, asked: u32) -> Command {
 fn a_machine_that_is_short_gives_one_task_away_each_time_it_asks() {
     let spec = JobSpec { max_down: Some(0), ..job("jfoo", 3) };
     let mut cell = running(2, &spec);
-    let here = |cell: &Cell| cell.state.machine_load(MachineId(0)).unwrap().tasks.len();
-    assert_eq!(here(&cell), 3, "the first machine is filled first");
-    for (asked, left) in [(1, 2), (2, 1), (3, 0)] {
-        cell.ok(short(&cell, asked));
+    let on_m0 = |cell: &Cell| cell.state.machine_load(MachineId(0)).unwrap().tasks.len();
+    assert_eq!(on_m0(&cell), 3, "the first machine is filled first");
+    for (request_number, left) in [(1, 2), (2, 1), (3, 0)] {
+        cell.ok(report_pressure(&cell, request_number));
         let answered = cell.control();
         let [(Command::Evict { cause, .. }, Ok(Done::Applied))] = &answered[..] else {
             panic!("{answered:?}")
         };
         assert_eq!(*cause, EvictCause::Relief(Dimension::Cpu));
         assert_eq!(cell.control(), [], "before it asks again");
-        cell.settle();
-        assert_eq!((here(&cell), cell.down("jfoo")), (left, 0), "it runs on the other machine");
+        cell.place_and_start();
+        assert_eq!(
+            (on_m0(&cell), cell.missing_tasks("jfoo")),
+            (left, 0),
+            "it runs on the other machine"
+        );
     }
-    cell.ok(short(&cell, 4));
+    cell.ok(report_pressure(&cell, 4));
     assert_eq!(cell.control(), [], "nobody is left");
 }
 
 #[test]
 fn nobody_leaves_a_machine_that_has_become_well() {
     let mut cell = running(2, &job("jfoo", 3));
-    cell.ok(short(&cell, 1));
+    cell.ok(report_pressure(&cell, 1));
     let late = cell.decide();
     assert_eq!(late.len(), 1);
-    cell.ok(short(&cell, 0));
+    cell.ok(report_pressure(&cell, 0));
     assert_eq!(cell.decide(), []);
     assert!(cell.apply_all(&late)[0].is_err(), "what was decided before is refused");
-    assert_eq!(cell.down("jfoo"), 0);
+    assert_eq!(cell.missing_tasks("jfoo"), 0);
 }
 
 const MINUTE: u64 = 60_000;
@@ -399,8 +411,8 @@ fn a_quota_that_ends_is_noticed_once() {
 #[test]
 fn old_jobs_are_forgotten_in_portions_and_young_ones_kept() {
     let mut cell = Cell::with_machines(1);
-    cell.settings.keep_jobs = Span(1_000);
-    cell.settings.purged_tasks = 4;
+    cell.settings.retain_dead_jobs = Span(1_000);
+    cell.settings.tasks_per_purge = 4;
     for number in 0..5 {
         cell.submit(&job(&format!("j{number}"), 2));
         let job = key(&format!("j{number}"));
@@ -422,23 +434,23 @@ fn a_refused_command_is_not_asked_for_at_every_step() {
     let spec = JobSpec { max_down: Some(2), ..job("jfoo", 9) };
     let mut cell = running(2, &spec);
     cell.ok(drain(0));
-    let mut asked = 0;
+    let mut issued = 0;
     for _ in 0..64 {
         let commands = cell.decide();
-        asked += commands.len();
+        issued += commands.len();
         // The drain was called off between the look and the log.
         let called_off = Command::StopDrain { name: name("m0"), expect: None };
         let verdicts = cell.try_all(&[vec![called_off], commands].concat());
-        cell.controllers.answered(&verdicts[1..]);
+        cell.controllers.on_verdicts(&verdicts[1..]);
     }
     // Nine tasks, each asked for at rounds apart by 4, 8, 16 and so on.
-    assert!(asked <= 9 * 5, "{asked} commands in 64 steps");
-    assert!(asked >= 9, "they are asked for again");
+    assert!(issued <= 9 * 5, "{issued} commands in 64 steps");
+    assert!(issued >= 9, "they are asked for again");
 }
 
 /// What people and the world do to a cell.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     Drain(u32),
     StopDrain(u32),
     Update(u8),
@@ -447,14 +459,14 @@ enum Deed {
     Shrink(u32),
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
-        (0..6u32).prop_map(Deed::Drain),
-        (0..6u32).prop_map(Deed::StopDrain),
-        (0..3u8).prop_map(Deed::Update),
-        (0..3u8).prop_map(Deed::Undo),
-        (0..6u32).prop_map(Deed::Down),
-        (0..6u32).prop_map(Deed::Shrink),
+        (0..6u32).prop_map(Action::Drain),
+        (0..6u32).prop_map(Action::StopDrain),
+        (0..3u8).prop_map(Action::Update),
+        (0..3u8).prop_map(Action::Undo),
+        (0..6u32).prop_map(Action::Down),
+        (0..6u32).prop_map(Action::Shrink),
     ]
 }
 
@@ -465,37 +477,41 @@ fn spec_of(job_number: u8, generation: u32) -> JobSpec {
     spec
 }
 
-fn befall(cell: &mut Cell, deed: &Deed, generation: u32) {
+fn apply_action(cell: &mut Cell, action: &Action, generation: u32) {
     let named = |machine: &u32| name(&format!("m{machine}"));
-    let command = match deed {
-        Deed::Drain(machine) => Command::StartDrain { name: named(machine), expect: None },
-        Deed::StopDrain(machine) => Command::StopDrain { name: named(machine), expect: None },
-        Deed::Update(number) => update(spec_of(*number, generation)),
-        Deed::Undo(number) => Command::UndoUpdate { job: key(&format!("j{number}")), expect: None },
-        Deed::Down(machine) => Command::MachineDown { machine: MachineId(*machine) },
-        Deed::Shrink(number) => Command::UpdateMachine { spec: machine(*number, 40), expect: None },
+    let command = match action {
+        Action::Drain(machine) => Command::StartDrain { name: named(machine), expect: None },
+        Action::StopDrain(machine) => Command::StopDrain { name: named(machine), expect: None },
+        Action::Update(number) => update(spec_of(*number, generation)),
+        Action::Undo(number) => {
+            Command::UndoUpdate { job: key(&format!("j{number}")), expect: None }
+        }
+        Action::Down(machine) => Command::MachineDown { machine: MachineId(*machine) },
+        Action::Shrink(number) => {
+            Command::UpdateMachine { spec: machine(*number, 40), expect: None }
+        }
     };
     // Some are refused: an update that is still open, an undo of none.
     drop(cell.apply_all(&[command]));
 }
 
 /// Everything that was asked of the cell has been done, or cannot be.
-fn check_rest(cell: &Cell) {
+fn check_settled(cell: &Cell) {
     for (id, row) in cell.state.jobs().iter() {
-        let behind = row.tasks.iter().filter_map(|task| cell.state.tasks().get(*task));
-        let behind = behind.filter(|task| task.version != row.version).count();
+        let outdated = row.tasks.iter().filter_map(|task| cell.state.tasks().get(*task));
+        let outdated = outdated.filter(|task| task.version != row.version).count();
         let waiting = cell.state.job_load(id).unwrap().down() > 0;
-        assert!(behind == 0 || waiting, "an update of {} stands still", row.name);
-        assert!(row.update.as_ref().is_none_or(|update| !update.undoing || behind > 0));
+        assert!(outdated == 0 || waiting, "an update of {} stands still", row.name);
+        assert!(row.update.as_ref().is_none_or(|update| !update.undoing || outdated > 0));
     }
     for (id, row) in cell.state.machines().iter() {
         assert!(!row.over_committed, "{} holds too much", row.spec.name);
         let load = cell.state.machine_load(id).unwrap();
-        let short = cell.state.jobs().iter().any(|(id, job)| {
+        let is_short = cell.state.jobs().iter().any(|(id, job)| {
             let down = cell.state.job_load(id).unwrap().down();
-            job.spec().max_down.is_some_and(|most| down >= most)
+            job.spec().max_down.is_some_and(|max| down >= max)
         });
-        assert!(!row.draining || load.tasks.is_empty() || short, "{} stays full", row.spec.name);
+        assert!(!row.draining || load.tasks.is_empty() || is_short, "{} stays full", row.spec.name);
         assert!(row.status == MachineStatus::Up || load.tasks.is_empty());
     }
 }
@@ -506,19 +522,19 @@ proptest! {
     /// Whatever happens: no command of a controller is refused while nobody interferes, and the
     /// controllers come to rest with everything done.
     #[test]
-    fn controllers_finish_what_was_begun(deeds in prop::collection::vec(deed(), 1..12)) {
+    fn controllers_finish_what_was_begun(deeds in prop::collection::vec(action(), 1..12)) {
         let mut cell = Cell::with_machines(6);
         (0..3).for_each(|number| cell.submit(&spec_of(number, 0)));
-        cell.settle();
+        cell.place_and_start();
         for (generation, deed) in (1u32..).zip(&deeds) {
-            befall(&mut cell, deed, generation);
+            apply_action(&mut cell, deed, generation);
             for (command, verdict) in cell.control() {
                 prop_assert!(verdict.is_ok(), "{command:?}: {verdict:?}");
             }
-            cell.settle();
+            cell.place_and_start();
         }
         run(&mut cell, &[]);
-        check_rest(&cell);
+        check_settled(&cell);
     }
 }
 
@@ -526,11 +542,11 @@ proptest! {
 fn what_each_controller_gave_is_counted_under_a_name_of_its_own() {
     let mut cell = running(2, &job("jfoo", 4));
     let count = cell.controllers.list.len();
-    assert_eq!(cell.controllers.given().len(), count, "two have the same name");
-    assert!(cell.controllers.given().values().all(|given| *given == 0));
+    assert_eq!(cell.controllers.commands_issued().len(), count, "two have the same name");
+    assert!(cell.controllers.commands_issued().values().all(|given| *given == 0));
     cell.ok(drain(0));
-    let given = cell.control().len() as u64;
-    assert!(given > 0);
-    assert_eq!(cell.controllers.given()["drain"], given);
-    assert_eq!(cell.controllers.given().values().sum::<u64>(), given);
+    let issued = cell.control().len() as u64;
+    assert!(issued > 0);
+    assert_eq!(cell.controllers.commands_issued()["drain"], issued);
+    assert_eq!(cell.controllers.commands_issued().values().sum::<u64>(), issued);
 }

@@ -9,7 +9,7 @@
 //! and it would keep the next update waiting.
 
 use super::sweep::Sweep;
-use super::{Controller, Draft, Look};
+use super::{CommandDraft, Controller, ControllerView};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::{Job, Update};
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct RollingUpdate {
     open: Sweep<JobId>,
     /// Index of the task to look at next, by job.
-    next: BTreeMap<JobId, usize>,
+    next_task: BTreeMap<JobId, usize>,
 }
 
 impl Controller for RollingUpdate {
@@ -29,91 +29,97 @@ impl Controller for RollingUpdate {
         ControllerName::Update
     }
 
-    fn step(&mut self, look: &Look<'_>, draft: &mut Draft<'_>) {
-        let settings = look.settings;
-        let RollingUpdate { open, next } = self;
-        open.look(look.state.jobs(), settings.rows, |job| job.update.is_some());
+    fn step(&mut self, view: &ControllerView<'_>, draft: &mut CommandDraft<'_>) {
+        let settings = view.settings;
+        let RollingUpdate { open, next_task: next } = self;
+        open.scan(view.state.jobs(), settings.rows_per_step, |job| job.update.is_some());
         next.retain(|id, _| open.watched().contains(id));
-        let share = settings.commands.div_ceil(open.watched().len().max(1));
-        let mut looks = settings.rows;
-        for id in open.in_turn().into_iter().take(settings.rows) {
-            if draft.is_full() || looks == 0 {
+        let share = settings.commands_per_step.div_ceil(open.watched().len().max(1));
+        let mut rows_left = settings.rows_per_step;
+        for id in open.in_turn().into_iter().take(settings.rows_per_step) {
+            if draft.is_full() || rows_left == 0 {
                 return;
             }
-            open.served(id);
-            let Some(roll) = Roll::of(look, id) else { continue };
-            if roll.all_at_version() {
-                roll.close_undone(draft);
+            open.last_served(id);
+            let Some(rollout) = Rollout::of(view, id) else { continue };
+            if rollout.all_at_version() {
+                rollout.close_undone(draft);
                 continue;
             }
             let next = next.entry(id).or_default();
-            looks = looks.saturating_sub(roll.steps(next, looks, share, draft));
+            rows_left = rows_left.saturating_sub(rollout.steps(next, rows_left, share, draft));
         }
     }
 }
 
 /// One open update.
-struct Roll<'a> {
-    look: &'a Look<'a>,
+struct Rollout<'a> {
+    view: &'a ControllerView<'a>,
     id: JobId,
     key: JobKey,
     job: &'a Job,
     update: &'a Update,
 }
 
-impl<'a> Roll<'a> {
-    fn of(look: &'a Look<'a>, id: JobId) -> Option<Roll<'a>> {
-        let job = look.state.jobs().get(id)?;
+impl<'a> Rollout<'a> {
+    fn of(view: &'a ControllerView<'a>, id: JobId) -> Option<Rollout<'a>> {
+        let job = view.state.jobs().get(id)?;
         let update = job.update.as_ref()?;
-        Some(Roll { look, id, key: look.state.job_key(id)?, job, update })
+        Some(Rollout { view, id, key: view.state.job_key(id)?, job, update })
     }
 
     fn all_at_version(&self) -> bool {
-        let load = self.look.state.job_load(self.id);
+        let load = self.view.state.job_load(self.id);
         load.is_some_and(|load| load.at_version.keys().all(|v| *v == self.job.version))
     }
 
-    fn close_undone(&self, draft: &mut Draft<'_>) {
+    fn close_undone(&self, draft: &mut CommandDraft<'_>) {
         let over = self.update.undoing && self.update.skipped.is_empty();
         let (job, expect) = (self.key.clone(), Some(self.job.version));
         let close = Command::CloseUpdate { job, expect };
-        if over && draft.takes(&close) {
+        if over && draft.accepts(&close) {
             draft.push(close);
         }
     }
 
-    /// Steps up to `share` tasks, looking at `looks` of them, from `next` on; how many were looked
+    /// Steps up to `share` tasks, looking at `rows_left` of them, from `next_task` on; how many were looked
     /// at.
-    fn steps(&self, next: &mut usize, looks: usize, share: usize, draft: &mut Draft<'_>) -> usize {
+    fn steps(
+        &self,
+        next: &mut usize,
+        rows_left: usize,
+        share: usize,
+        draft: &mut CommandDraft<'_>,
+    ) -> usize {
         let tasks = &self.job.tasks;
-        let looks = looks.min(tasks.len());
-        let most = draft.commands.len() + share;
-        for looked in 0..looks {
-            if draft.is_full() || draft.commands.len() >= most {
-                return looked;
+        let rows_left = rows_left.min(tasks.len());
+        let limit = draft.commands.len() + share;
+        for checked in 0..rows_left {
+            if draft.is_full() || draft.commands.len() >= limit {
+                return checked;
             }
             let at = *next % tasks.len();
             *next = at + 1;
-            let row = tasks.get(at).and_then(|id| self.look.state.tasks().get(*id));
+            let row = tasks.get(at).and_then(|id| self.view.state.tasks().get(*id));
             if let Some(row) = row.filter(|row| self.is_behind(row)) {
                 self.step(row, tasks[at], draft);
             }
         }
-        looks
+        rows_left
     }
 
     fn is_behind(&self, task: &Task) -> bool {
         task.version != self.job.version && !self.update.skipped.contains(&task.index)
     }
 
-    fn step(&self, row: &Task, id: cellwright_cell::id::TaskId, draft: &mut Draft<'_>) {
+    fn step(&self, row: &Task, id: cellwright_cell::id::TaskId, draft: &mut CommandDraft<'_>) {
         let step = Command::StepUpdate { job: self.key.clone(), index: row.index };
-        let most = self.job.spec().max_update_disruptions;
+        let limit = self.job.spec().max_update_disruptions;
         // Beyond its bound of disruptions an update only takes note of those it leaves alone.
-        let notes_only = most.is_some_and(|most| self.update.disruptions >= most);
+        let notes_only = limit.is_some_and(|most| self.update.disruptions >= most);
         let free = row.state != TaskState::Running || notes_only;
-        let state = self.look.state;
-        if draft.takes(&step) && (free || draft.budgets.take(state, id, |job| self.wave(job))) {
+        let state = self.view.state;
+        if draft.accepts(&step) && (free || draft.budgets.take(state, id, |job| self.wave(job))) {
             draft.push(step);
         }
     }
@@ -122,7 +128,7 @@ impl<'a> Roll<'a> {
     /// nothing to do with this update, and their own budgets alone count.
     fn wave(&self, job: JobId) -> Option<u32> {
         let count = u64::from(self.job.spec().count);
-        let part = count * u64::from(self.look.settings.wave_permille) / 1000;
+        let part = count * u64::from(self.view.settings.wave_permille) / 1000;
         (job == self.id).then_some(u32::try_from(part).unwrap_or(u32::MAX).max(1))
     }
 }

@@ -5,17 +5,17 @@ use crate::controller::testing::Cell;
 use cellwright_cell::command::Command;
 use proptest::prelude::*;
 
-const SETTINGS: Settings = Settings {
-    poll: Span(5_000),
+const CONFIG: LivenessConfig = LivenessConfig {
+    poll_interval: Span(5_000),
     missed_polls: 4,
-    shard_silence: Span(5_000),
-    extra: Span(20_000),
-    per_minute: 60,
+    link_shard_timeout: Span(5_000),
+    reconnect_grace: Span(20_000),
+    max_down_per_minute: 60,
     burst: 2,
-    hold_above_permille: 500,
-    remember: Span(60_000),
-    retry: Span(3_000),
-    look_every: Span(500),
+    pause_above_permille: 500,
+    count_down_for: Span(60_000),
+    retry_after: Span(3_000),
+    check_interval: Span(500),
 };
 
 /// Everybody polled through shard 1, once a second.
@@ -27,12 +27,12 @@ struct World {
 
 impl World {
     fn new(machines: u32) -> World {
-        let liveness = Liveness::new(SETTINGS, Span::ZERO);
+        let liveness = Liveness::new(CONFIG, Span::ZERO);
         World { cell: Cell::with_machines(machines), liveness, at: 0 }
     }
 
     /// A second passes in which only `speaking` are heard; what the leader decides is done.
-    fn second(&mut self, speaking: impl Fn(u32) -> bool, shard_speaks: bool) -> Judgement {
+    fn second(&mut self, speaking: impl Fn(u32) -> bool, shard_speaks: bool) -> LivenessDecision {
         self.at += 1_000;
         let at = Span(self.at);
         if shard_speaks {
@@ -40,13 +40,13 @@ impl World {
         }
         let machines = self.cell.state.machines().slots() as u32;
         for machine in (0..machines).filter(|machine| shard_speaks && speaking(*machine)) {
-            self.liveness.heard(MachineId(machine), 1, at);
+            self.liveness.heartbeats(MachineId(machine), 1, at);
         }
-        let judgement = self.liveness.step(&self.cell.state, at);
-        for machine in &judgement.down {
+        let decision = self.liveness.step(&self.cell.state, at);
+        for machine in &decision.down {
             self.cell.ok(Command::MachineDown { machine: *machine });
         }
-        judgement
+        decision
     }
 
     /// When which machines were declared down, in seconds from here.
@@ -82,7 +82,7 @@ fn a_machine_whose_shard_is_silent_gets_time_to_find_another() {
     let mut declared = Vec::new();
     for second in 1..=60 {
         for machine in [0, 1, 2, 4].into_iter().filter(|_| second > 3) {
-            world.liveness.heard(MachineId(machine), 2, Span(world.at));
+            world.liveness.heartbeats(MachineId(machine), 2, Span(world.at));
         }
         world.liveness.shard_reported(2, Span(world.at));
         let down = world.second(|_| false, false).down;
@@ -100,9 +100,9 @@ fn nothing_moves_when_more_than_half_are_silent() {
     world.run(10, |_| true);
     let mut alarms = Vec::new();
     for _ in 0..600 {
-        let judgement = world.second(|machine| machine >= 6, true);
-        assert_eq!(judgement.down, []);
-        alarms.extend(judgement.alarms);
+        let decision = world.second(|machine| machine >= 6, true);
+        assert_eq!(decision.down, []);
+        alarms.extend(decision.alarms);
     }
     alarms.dedup();
     assert_eq!(alarms, [Alarm::MostMachinesSilent { silent: 6, up: 10 }]);
@@ -110,7 +110,7 @@ fn nothing_moves_when_more_than_half_are_silent() {
     let between = world.liveness.step(&world.cell.state, Span(world.at + 100));
     assert_eq!(between.alarms, alarms);
     // They come back, and all is as before.
-    assert_eq!(world.second(|_| true, true), Judgement::default());
+    assert_eq!(world.second(|_| true, true), LivenessDecision::default());
 }
 
 /// Of those who were silent together, the first to be back do not make the others look dead.
@@ -136,9 +136,9 @@ fn nothing_moves_when_more_than_half_are_cut_off_between_their_polls() {
     }
     let mut alarms = Vec::new();
     for _ in 0..600 {
-        let judgement = world.second(|machine| machine >= 6, true);
-        assert_eq!(judgement.down, [], "after {} ms", world.at);
-        alarms.extend(judgement.alarms);
+        let decision = world.second(|machine| machine >= 6, true);
+        assert_eq!(decision.down, [], "after {} ms", world.at);
+        alarms.extend(decision.alarms);
     }
     assert_eq!(alarms.last(), Some(&Alarm::MostMachinesSilent { silent: 6, up: 10 }));
     // One poll short of silence is no reason to hold others who are as silent as can be.
@@ -152,8 +152,8 @@ fn the_only_machine_is_never_declared_down_and_said_to_be_silent() {
     let mut world = World::new(1);
     world.run(10, |_| true);
     for second in 1..=600 {
-        let judgement = world.second(|_| false, true);
-        assert_eq!(judgement.down, [], "there is nowhere to go");
+        let decision = world.second(|_| false, true);
+        assert_eq!(decision.down, [], "there is nowhere to go");
         let expected = match second {
             ..=20 => (vec![], vec![]),
             _ => (
@@ -161,9 +161,9 @@ fn the_only_machine_is_never_declared_down_and_said_to_be_silent() {
                 vec![(MachineId(0), Span::seconds(second))],
             ),
         };
-        assert_eq!((judgement.alarms, judgement.silent), expected, "after {second} s");
+        assert_eq!((decision.alarms, decision.silent), expected, "after {second} s");
     }
-    assert_eq!(world.second(|_| true, true), Judgement::default());
+    assert_eq!(world.second(|_| true, true), LivenessDecision::default());
 }
 
 #[test]
@@ -183,9 +183,9 @@ fn a_cut_that_spreads_slowly_counts_as_one() {
     world.run(10, |_| true);
     assert_eq!(world.run(25, |machine| machine >= 4).len(), 4);
     // Two more: six of ten are gone, though only two of the six that are up.
-    let judgement = (0..30).map(|_| world.second(|machine| machine >= 6, true)).last().unwrap();
+    let decision = (0..30).map(|_| world.second(|machine| machine >= 6, true)).last().unwrap();
     let alarm = Alarm::MostMachinesSilent { silent: 6, up: 10 };
-    assert_eq!((judgement.down, judgement.alarms), (vec![], vec![alarm]));
+    assert_eq!((decision.down, decision.alarms), (vec![], vec![alarm]));
     // What was declared long ago is no longer part of the same trouble.
     assert_eq!(world.run(60, |machine| machine >= 6).len(), 2);
 }
@@ -208,22 +208,22 @@ fn declarations_are_limited_and_the_rest_waits() {
 fn a_declaration_without_effect_is_repeated_after_a_while() {
     let mut world = World::new(5);
     world.run(10, |_| true);
-    let mut asked = Vec::new();
+    let mut retries = Vec::new();
     for second in 1..=30 {
         world.at += 1_000;
         world.liveness.shard_reported(1, Span(world.at));
         for machine in [0, 1, 2, 4] {
-            world.liveness.heard(MachineId(machine), 1, Span(world.at));
+            world.liveness.heartbeats(MachineId(machine), 1, Span(world.at));
         }
         let down = world.liveness.step(&world.cell.state, Span(world.at)).down;
-        asked.extend(down.into_iter().map(|machine| (second, machine.0)));
+        retries.extend(down.into_iter().map(|machine| (second, machine.0)));
     }
-    assert_eq!(asked, [(21, 3), (24, 3), (27, 3), (30, 3)]);
+    assert_eq!(retries, [(21, 3), (24, 3), (27, 3), (30, 3)]);
 }
 
 /// What befalls the cell in a stretch of seconds.
 #[derive(Clone, Debug)]
-struct Stretch {
+struct TestPhase {
     seconds: u64,
     /// Machine n is silent when the bit is set.
     silent: u32,
@@ -232,11 +232,11 @@ struct Stretch {
     log_works: bool,
 }
 
-fn stretch() -> impl Strategy<Value = Stretch> {
+fn stretch() -> impl Strategy<Value = TestPhase> {
     let silent = prop_oneof![Just(0), any::<u32>(), any::<u32>().prop_map(|bits| bits & 0x1249)];
     let speaks = prop::bool::weighted(0.8);
     (1..40u64, silent, speaks, prop::bool::weighted(0.9)).prop_map(
-        |(seconds, silent, shard_speaks, log_works)| Stretch {
+        |(seconds, silent, shard_speaks, log_works)| TestPhase {
             seconds,
             silent,
             shard_speaks,
@@ -254,9 +254,10 @@ struct Auditor {
 
 impl Auditor {
     fn check(&mut self, world: &World, was_up: &[bool], down: &[MachineId]) {
-        let patience = SETTINGS.patience().0;
-        let silent =
-            |machine: usize| was_up[machine] && world.at - self.last_heard[machine] > patience;
+        let heartbeat_timeout = CONFIG.heartbeat_timeout().0;
+        let silent = |machine: usize| {
+            was_up[machine] && world.at - self.last_heard[machine] > heartbeat_timeout
+        };
         let silent_now = (0..was_up.len()).filter(|machine| silent(*machine)).count();
         let up = was_up.iter().filter(|up| **up).count();
         for machine in down {
@@ -264,7 +265,7 @@ impl Auditor {
             assert!(silent_now * 2 <= up, "{silent_now} of {up} silent, and some declared down");
         }
         self.bucket = self.bucket.saturating_sub(1_000) + 1_000 * down.len() as u64;
-        assert!(self.bucket <= 1_000 * SETTINGS.burst, "faster than the rate");
+        assert!(self.bucket <= 1_000 * CONFIG.burst, "faster than the rate");
     }
 }
 
@@ -278,7 +279,7 @@ proptest! {
     ) {
         let mut world = World::new(machines);
         let mut auditor = Auditor { last_heard: vec![1_000; machines as usize], bucket: 0 };
-        for Stretch { seconds, silent, shard_speaks, log_works } in history {
+        for TestPhase { seconds, silent, shard_speaks, log_works } in history {
             for _ in 0..seconds {
                 let speaks = |machine: u32| shard_speaks && silent >> machine & 1 == 0;
                 let at = world.at + 1_000;

@@ -14,34 +14,34 @@ use cellwright_cell::credential::{PartKind, SecretHash, TokenKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
-use cellwright_identity::enroll::Holder;
+use cellwright_identity::enroll::CertificateHolder;
 use cellwright_identity::secret::sha256;
 use cellwright_identity::spiffe::Part;
 use cellwright_master::handle::Caller;
 
 /// Both times at one instant: certificates are of the world, tokens of the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct ClockTimes {
     pub wall: Time,
     pub log: Time,
 }
 
-impl From<Time> for Moment {
+impl From<Time> for ClockTimes {
     /// A clock that is right.
-    fn from(now: Time) -> Moment {
-        Moment { wall: now, log: now }
+    fn from(now: Time) -> ClockTimes {
+        ClockTimes { wall: now, log: now }
     }
 }
 
 /// What one request shows.
 #[derive(Clone, Copy)]
-pub struct Evidence<'a> {
+pub struct PresentedCredentials<'a> {
     /// From the certificate the connection was opened with; the handshake has verified it.
-    pub holder: Option<&'a Holder>,
+    pub holder: Option<&'a CertificateHolder>,
     /// The `Authorization` header.
     pub authorization: Option<&'a [u8]>,
     /// Of the token of a `--dev` master, where the listener is one, on loopback.
-    pub open: Option<&'a SecretHash>,
+    pub dev_token: Option<&'a SecretHash>,
 }
 
 /// Why nobody is known to ask. A token that is wrong, expired, or was never made looks the same
@@ -49,14 +49,14 @@ pub struct Evidence<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unauthenticated {
     #[error("the request shows neither a certificate nor a token")]
-    Nothing,
+    NoCredentials,
     #[error(
         "this cell is for the account that started it, and the request does not show its token: \
          cell finds that by itself, others in the file dev-token of its data folder"
     )]
-    NotOfDev,
+    NotDevAccount,
     #[error("the request shows a certificate and a token; show one")]
-    Both,
+    TwoCredentials,
     #[error("the certificate is of cell {found}, this is cell {cell}")]
     OtherCell { found: Name, cell: Name },
     #[error("the certificate has expired")]
@@ -64,32 +64,32 @@ pub enum Unauthenticated {
     #[error("the certificate is of user {user}, whom the cell does not know")]
     UnknownUser { user: Name },
     #[error("{part} was sent away from the cell; it joins again with a new token")]
-    Dismissed { part: Part },
+    Revoked { part: Part },
     #[error("the Authorization header must be `Bearer <id>.<secret>`")]
     Malformed,
     #[error("the token is not accepted")]
-    Token,
+    TokenNotAccepted,
     #[error("this replica is not up to date with its cell, and cannot tell who asks")]
-    Behind,
+    ReplicaBehind,
 }
 
 /// What a part that was sent away is told, for programs.
-pub const DISMISSED: &str = "dismissed";
+pub const REVOKED: &str = "dismissed";
 
 impl Unauthenticated {
     /// Stable text for programs and the audit log.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
-            Unauthenticated::Nothing | Unauthenticated::NotOfDev => "no-identity",
-            Unauthenticated::Both => "two-identities",
+            Unauthenticated::NoCredentials | Unauthenticated::NotDevAccount => "no-identity",
+            Unauthenticated::TwoCredentials => "two-identities",
             Unauthenticated::OtherCell { .. } => "other-cell",
             Unauthenticated::CertificateExpired => "certificate-expired",
             Unauthenticated::UnknownUser { .. } => "unknown-user",
-            Unauthenticated::Dismissed { .. } => DISMISSED,
+            Unauthenticated::Revoked { .. } => REVOKED,
             Unauthenticated::Malformed => "malformed-authorization",
-            Unauthenticated::Token => "token-not-accepted",
-            Unauthenticated::Behind => "replica-behind",
+            Unauthenticated::TokenNotAccepted => "token-not-accepted",
+            Unauthenticated::ReplicaBehind => "replica-behind",
         }
     }
 }
@@ -99,10 +99,10 @@ impl Unauthenticated {
     /// one that is behind may be wrong about it. A replica that was sent away is told so by whoever
     /// knows, for it may have nobody else to hear it from.
     #[must_use]
-    pub fn is_by_state(&self) -> bool {
+    pub fn depends_on_state(&self) -> bool {
         match self {
-            Unauthenticated::Token | Unauthenticated::UnknownUser { .. } => true,
-            Unauthenticated::Dismissed { part } => matches!(part, Part::Scheduler(_)),
+            Unauthenticated::TokenNotAccepted | Unauthenticated::UnknownUser { .. } => true,
+            Unauthenticated::Revoked { part } => matches!(part, Part::Scheduler(_)),
             _ => false,
         }
     }
@@ -112,27 +112,29 @@ impl Unauthenticated {
 ///
 /// # Errors
 /// Why that is not known.
-pub fn caller(
-    evidence: Evidence<'_>,
+pub fn authenticate(
+    presented: PresentedCredentials<'_>,
     cell: &Name,
     state: &State,
-    now: impl Into<Moment>,
+    now: impl Into<ClockTimes>,
 ) -> Result<Caller, Unauthenticated> {
     let now = now.into();
-    match (evidence.holder, evidence.authorization) {
-        (Some(_), Some(_)) => Err(Unauthenticated::Both),
+    match (presented.holder, presented.authorization) {
+        (Some(_), Some(_)) => Err(Unauthenticated::TwoCredentials),
         (Some(holder), None) => by_certificate(holder, cell, state, now.wall),
-        (None, Some(header)) if evidence.open.is_some_and(|own| is_of_dev(header, own)) => {
+        (None, Some(header))
+            if presented.dev_token.is_some_and(|own| is_dev_token(header, own)) =>
+        {
             Ok(Caller::Operator)
         }
         (None, Some(header)) => by_token(header, state, now.log),
-        (None, None) if evidence.open.is_some() => Err(Unauthenticated::NotOfDev),
-        (None, None) => Err(Unauthenticated::Nothing),
+        (None, None) if presented.dev_token.is_some() => Err(Unauthenticated::NotDevAccount),
+        (None, None) => Err(Unauthenticated::NoCredentials),
     }
 }
 
 fn by_certificate(
-    holder: &Holder,
+    holder: &CertificateHolder,
     cell: &Name,
     state: &State,
     now: Time,
@@ -142,12 +144,12 @@ fn by_certificate(
         return Err(Unauthenticated::OtherCell { found, cell: cell.clone() });
     }
     // The handshake looked at this too, but connections live for days.
-    if holder.is_over(now) {
+    if holder.is_expired(now) {
         return Err(Unauthenticated::CertificateExpired);
     }
     let part = &holder.identity.part;
-    if matches!(part, Part::Master(_) | Part::Scheduler(_)) && is_dismissed(part, state) {
-        return Err(Unauthenticated::Dismissed { part: part.clone() });
+    if matches!(part, Part::Master(_) | Part::Scheduler(_)) && is_revoked(part, state) {
+        return Err(Unauthenticated::Revoked { part: part.clone() });
     }
     Ok(match part {
         Part::Master(name) => Caller::Replica(name.clone()),
@@ -161,11 +163,11 @@ fn by_certificate(
 }
 
 /// Whether this is the token that the account of a `--dev` master can read.
-fn is_of_dev(header: &[u8], own: &SecretHash) -> bool {
+fn is_dev_token(header: &[u8], dev_token: &SecretHash) -> bool {
     let text = std::str::from_utf8(header).ok().and_then(|text| text.split_once(' '));
     text.is_some_and(|(scheme, token)| {
         let hash = SecretHash(sha256(token.trim().as_bytes()));
-        scheme.eq_ignore_ascii_case("bearer") && hash.matches(own)
+        scheme.eq_ignore_ascii_case("bearer") && hash.matches(dev_token)
     })
 }
 
@@ -187,25 +189,25 @@ fn by_token(header: &[u8], state: &State, now: Time) -> Result<Caller, Unauthent
     let (id, secret) = bearer(header).ok_or(Unauthenticated::Malformed)?;
     let hash = SecretHash(sha256(secret.as_bytes()));
     let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
-    let row = row.ok_or(Unauthenticated::Token)?;
-    row.admits(&hash, now).map_err(|_| Unauthenticated::Token)?;
+    let row = row.ok_or(Unauthenticated::TokenNotAccepted)?;
+    row.verify(&hash, now).map_err(|_| Unauthenticated::TokenNotAccepted)?;
     match &row.kind {
         TokenKind::UserToken { user } if state.user_named(user).is_some() => {
             Ok(Caller::User(user.clone()))
         }
         // A join token opens one door, and this is not it.
-        _ => Err(Unauthenticated::Token),
+        _ => Err(Unauthenticated::TokenNotAccepted),
     }
 }
 
 /// Whether the part was sent away. An agent that was is still let in to poll, for only there does
 /// it hear that its tasks are to end.
 #[must_use]
-pub fn is_dismissed(part: &Part, state: &State) -> bool {
+pub fn is_revoked(part: &Part, state: &State) -> bool {
     match part {
-        Part::Master(name) => state.is_dismissed(PartKind::Replica, name),
-        Part::Scheduler(name) => state.is_dismissed(PartKind::Scheduler, name),
-        Part::Agent(machine) => state.is_dismissed(PartKind::Agent, machine),
+        Part::Master(name) => state.is_revoked(PartKind::Replica, name),
+        Part::Scheduler(name) => state.is_revoked(PartKind::Scheduler, name),
+        Part::Agent(machine) => state.is_revoked(PartKind::Agent, machine),
         Part::User(_) => false,
     }
 }
@@ -216,7 +218,7 @@ pub fn is_dismissed(part: &Part, state: &State) -> bool {
 #[must_use]
 pub fn may_renew(part: &Part, state: &State) -> bool {
     match part {
-        Part::Master(_) | Part::Scheduler(_) => !is_dismissed(part, state),
+        Part::Master(_) | Part::Scheduler(_) => !is_revoked(part, state),
         Part::Agent(machine) => state.machine_named(machine).is_some(),
         Part::User(user) => state.user_named(user).is_some(),
     }

@@ -20,23 +20,24 @@
 //! What the cell knows of the token decides, not what its text claims: the name in the state, the
 //! name in the text and the name in the signing request must be one.
 
-use super::caller::{Moment, may_renew};
+use super::caller::{ClockTimes, may_renew};
 use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::command::{Actor, Command, RequestId, Verdict};
 use cellwright_cell::credential::{
-    AccessToken, KeyPrint, MAX_ADDRESS, Newcomer, SecretHash, TokenFlaw, TokenKind,
+    AccessToken, InvalidTokenReason, KeyFingerprint, MAX_ADDRESS, ReplicaJoinRequest, SecretHash,
+    TokenKind,
 };
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
-use cellwright_cell::reason::Refusal;
-use cellwright_cell::replay::{Seen, fingerprint};
+use cellwright_cell::reason::Rejection;
+use cellwright_cell::replay_windows::{WindowLookup, fingerprint};
 use cellwright_cell::state::State;
 use cellwright_cell::task::TaskState;
 use cellwright_cell::time::{Span, Time};
-use cellwright_identity::authority::{Authority, AuthorityError, Issued, SigningRequest};
+use cellwright_identity::authority::{Authority, AuthorityError, IssueTime, SigningRequest};
 use cellwright_identity::enroll::{
-    AuthorityAnswer, CERTIFICATE_LIFE, EnrollError, Holder, JoinAnswer, JoinReply, JoinRequest,
-    JoinToken, RenewAnswer, ToConfirm,
+    AuthorityAnswer, CERTIFICATE_LIFETIME, CertificateHolder, EnrollError, JoinAnswer, JoinReply,
+    JoinRequest, JoinToken, PendingConfirmation, RenewAnswer,
 };
 use cellwright_identity::secret::sha256;
 use cellwright_identity::spiffe::{Identity, Part};
@@ -51,30 +52,30 @@ pub enum JoinError {
     #[error("the join token is not known here; it may have expired")]
     Unknown,
     #[error("the join token is not accepted: {0}")]
-    Flaw(TokenFlaw),
+    InvalidToken(InvalidTokenReason),
     #[error("the signing request: {0}")]
     Request(AuthorityError),
     #[error("the signing request asks for {asked}; the token is for {bound}")]
-    OtherName { asked: Part, bound: Part },
+    NameMismatch { asked: Part, bound: Part },
     #[error("the signing request asks for {asked}; the connection shows {shown}")]
-    OtherHolder { asked: Identity, shown: Identity },
+    IdentityMismatch { asked: Identity, shown: Identity },
     #[error("{part} is not part of the cell any more")]
-    Gone { part: Part },
+    NotPartOfCell { part: Part },
     #[error("attempt {attempt} of task {} is not placed on {machine}", task.0)]
     NotPlaced { task: TaskId, attempt: u32, machine: Name },
     #[error("no operator has confirmed {part} with key {key} just now")]
-    Unconfirmed { part: Part, key: KeyPrint },
+    Unconfirmed { part: Part, key: KeyFingerprint },
     #[error("the certificate has expired; join again with a new token")]
     Expired,
     #[error("the join token was refused: {0:?}")]
-    Refused(Refusal),
+    Rejected(Rejection),
     #[error("signing: {0}")]
     Signing(AuthorityError),
 }
 
 /// A request that is in order; what is missing is the committed use of its token.
 pub struct Admission {
-    /// To be committed before [`Admission::answer`]; nothing for a replica that asks again.
+    /// To be committed before [`AdmissionQueue::answer`]; nothing for a replica that asks again.
     pub command: Option<Command>,
     /// The number of that request, the same each time the joiner asks.
     pub id: RequestId,
@@ -90,7 +91,7 @@ impl Admission {
     ///
     /// # Errors
     /// Why the request is refused.
-    pub fn judge(
+    pub fn check(
         request: &JoinRequest,
         address: &str,
         state: &State,
@@ -102,29 +103,31 @@ impl Admission {
         let secret_hash = SecretHash(token.secret.hash());
         let row = state.token_named(&id).and_then(|id| state.tokens().get(id));
         let row = row.ok_or(JoinError::Unknown)?;
-        let is_used = match row.admits(&secret_hash, now) {
+        let is_used = match row.verify(&secret_hash, now) {
             Ok(()) => false,
-            Err(TokenFlaw::Used) => true,
-            Err(flaw) => return Err(JoinError::Flaw(flaw)),
+            Err(InvalidTokenReason::Used) => true,
+            Err(flaw) => return Err(JoinError::InvalidToken(flaw)),
         };
         let part = match &row.kind {
             TokenKind::JoinAgent { machine } => Part::Agent(machine.clone()),
             TokenKind::JoinReplica { name } => Part::Master(name.clone()),
             TokenKind::JoinScheduler { name } => Part::Scheduler(name.clone()),
             TokenKind::UserToken { .. } | TokenKind::Dismissed { .. } => {
-                return Err(JoinError::Flaw(TokenFlaw::NotForJoining));
+                return Err(JoinError::InvalidToken(InvalidTokenReason::NotForJoining));
             }
         };
         let signing =
             SigningRequest::parse(&request.signing_request).map_err(JoinError::Request)?;
         // The cell in the request is not looked at: the joiner has yet to learn its name.
         if signing.identity.part != part || token.part() != part {
-            return Err(JoinError::OtherName { asked: signing.identity.part, bound: part });
+            return Err(JoinError::NameMismatch { asked: signing.identity.part, bound: part });
         }
-        let number = number(&id, &request.signing_request);
-        let key = signing.key_print();
-        let newcomer = matches!(part, Part::Master(_))
-            .then(|| Newcomer { key, address: address.chars().take(MAX_ADDRESS).collect() });
+        let number = request_number(&id, &request.signing_request);
+        let key = signing.key_fingerprint();
+        let newcomer = matches!(part, Part::Master(_)).then(|| ReplicaJoinRequest {
+            key,
+            address: address.chars().take(MAX_ADDRESS).collect(),
+        });
         let (until, known) = (row.expires, row.waiting.as_ref());
         let is_again = known.is_some_and(|waiting| waiting.who.key == key);
         let confirmed = is_again && known.is_some_and(|waiting| waiting.confirmed);
@@ -132,13 +135,13 @@ impl Admission {
         // Not left to the log: whoever has a used token could write to it without end, and push
         // out what is remembered of honest joiners.
         if is_used && !is_again && !has_used(state, number, &command) {
-            return Err(JoinError::Flaw(TokenFlaw::Used));
+            return Err(JoinError::InvalidToken(InvalidTokenReason::Used));
         }
         let command = Some(command).filter(|_| !is_again);
         Ok(Admission { command, id: number, part, request: signing, until, confirmed })
     }
 
-    /// The answer, once the log has given its verdict on [`Admission::command`], if there is one.
+    /// The answer, once the log has given its verdict on [`AdmissionQueue::command`], if there is one.
     ///
     /// # Errors
     /// When the token's use was refused, or signing fails.
@@ -146,20 +149,20 @@ impl Admission {
         self,
         used: Option<Verdict>,
         authority: &Authority,
-        now: impl Into<Issued>,
+        now: impl Into<IssueTime>,
     ) -> Result<JoinReply, JoinError> {
-        used.transpose().map_err(|refusal| match refusal {
-            Refusal::BadToken { flaw, .. } => JoinError::Flaw(flaw),
-            other => JoinError::Refused(other),
+        used.transpose().map_err(|rejection| match rejection {
+            Rejection::BadToken { flaw, .. } => JoinError::InvalidToken(flaw),
+            other => JoinError::Rejected(other),
         })?;
         let cell = authority.cell().clone();
         if matches!(self.part, Part::Master(_)) && !self.confirmed {
-            let (key, until) = (self.request.key_print(), self.until);
-            return Ok(JoinReply::Waiting(ToConfirm { cell, key, until }));
+            let (key, until) = (self.request.key_fingerprint(), self.until);
+            return Ok(JoinReply::Waiting(PendingConfirmation { cell, key, until }));
         }
         Ok(JoinReply::Certified(JoinAnswer {
             cell,
-            certificate: certificate(authority, &self.request, &self.part, now.into())?,
+            certificate: issue_certificate(authority, &self.request, &self.part, now.into())?,
             authority: authority.certificate_pem().to_owned(),
         }))
     }
@@ -172,30 +175,32 @@ impl Admission {
 /// Why it is refused.
 pub fn authority_for(
     protocol: u32,
-    shown: &Holder,
+    holder: &CertificateHolder,
     authority: &Authority,
     state: &State,
-    now: impl Into<Moment>,
+    now: impl Into<ClockTimes>,
 ) -> Result<(String, AuthorityAnswer), JoinError> {
     check_protocol(protocol)?;
     let now = now.into();
-    if shown.is_over(now.wall) {
+    if holder.is_expired(now.wall) {
         return Err(JoinError::Expired);
     }
-    let part = &shown.identity.part;
-    let unconfirmed = || JoinError::Unconfirmed { part: part.clone(), key: shown.key };
+    let part = &holder.identity.part;
+    let unconfirmed = || JoinError::Unconfirmed { part: part.clone(), key: holder.key };
     let Part::Master(name) = part else { return Err(unconfirmed()) };
     let is_this = |row: &AccessToken| {
-        let named = matches!(&row.kind, TokenKind::JoinReplica { name: bound } if bound == name);
+        let is_bound = matches!(&row.kind, TokenKind::JoinReplica { name: bound } if bound == name);
         let confirmed = row.waiting.as_ref().filter(|waiting| waiting.confirmed);
-        named && row.expires > now.log && confirmed.is_some_and(|found| found.who.key == shown.key)
+        is_bound
+            && row.expires > now.log
+            && confirmed.is_some_and(|found| found.who.key == holder.key)
     };
     let is_confirmed = state.tokens().iter().any(|(_, row)| is_this(row));
-    if !is_confirmed || shown.identity.cell != *authority.cell() {
+    if !is_confirmed || holder.identity.cell != *authority.cell() {
         return Err(unconfirmed());
     }
     let authority_key = authority.key_pem().clone();
-    Ok((format!("{name} with key {}", shown.key), AuthorityAnswer { authority_key }))
+    Ok((format!("{name} with key {}", holder.key), AuthorityAnswer { authority_key }))
 }
 
 /// Whether it was this very request that used its token.
@@ -204,19 +209,19 @@ fn has_used(state: &State, number: RequestId, command: &Command) -> bool {
     let masters = state.windows().per_actor().map(|(actor, _)| actor);
     let mut masters = masters.filter(|actor| matches!(actor, Actor::Replica(_)));
     let used = |by: &Actor| {
-        let seen = state.windows().look_up(by, number, fingerprint(command));
-        matches!(seen, Seen::Before(Ok(_)))
+        let window_entry = state.windows().look_up(by, number, fingerprint(command));
+        matches!(window_entry, WindowLookup::Answered(Ok(_)))
     };
     masters.any(used)
 }
 
 /// Half of a strong hash, so that nobody finds another signing request with the same number.
-fn number(token: &Name, signing_request: &str) -> RequestId {
+fn request_number(token: &Name, signing_request: &str) -> RequestId {
     let hash = sha256(format!("{token}\0{signing_request}").as_bytes());
-    let word = |at: usize| {
+    let word_at = |at: usize| {
         hash[at..at + 8].iter().fold(0, |word: u64, byte| (word << 8) | u64::from(*byte))
     };
-    RequestId { client: word(0), sequence: word(8) }
+    RequestId { client: word_at(0), sequence: word_at(8) }
 }
 
 /// The next certificate for the holder of a good one. Any replica can answer: all hold the
@@ -227,26 +232,26 @@ fn number(token: &Name, signing_request: &str) -> RequestId {
 pub fn renew(
     protocol: u32,
     signing_request: &str,
-    shown: &Holder,
+    holder: &CertificateHolder,
     authority: &Authority,
     state: &State,
-    now: impl Into<Issued>,
+    now: impl Into<IssueTime>,
 ) -> Result<RenewAnswer, JoinError> {
     check_protocol(protocol)?;
     let issued = now.into();
-    if shown.is_over(issued.wall) {
+    if holder.is_expired(issued.wall) {
         return Err(JoinError::Expired);
     }
     let request = SigningRequest::parse(signing_request).map_err(JoinError::Request)?;
-    if request.identity != shown.identity || request.identity.cell != *authority.cell() {
-        let shown = shown.identity.clone();
-        return Err(JoinError::OtherHolder { asked: request.identity, shown });
+    if request.identity != holder.identity || request.identity.cell != *authority.cell() {
+        let identity = holder.identity.clone();
+        return Err(JoinError::IdentityMismatch { asked: request.identity, shown: identity });
     }
-    let part = &shown.identity.part;
+    let part = &holder.identity.part;
     if !may_renew(part, state) {
-        return Err(JoinError::Gone { part: part.clone() });
+        return Err(JoinError::NotPartOfCell { part: part.clone() });
     }
-    Ok(RenewAnswer { certificate: certificate(authority, &request, part, issued)? })
+    Ok(RenewAnswer { certificate: issue_certificate(authority, &request, part, issued)? })
 }
 
 /// The certificate of a task, for the agent of the machine that it is placed on. Any replica can
@@ -256,33 +261,32 @@ pub fn renew(
 /// Why it is refused.
 pub fn certify_task(
     request: &TaskIdentityRequest,
-    shown: &Holder,
+    holder: &CertificateHolder,
     authority: &Authority,
     state: &State,
-    now: impl Into<Issued>,
-    life: Span,
+    now: impl Into<IssueTime>,
+    lifetime: Span,
 ) -> Result<TaskIdentityAnswer, JoinError> {
     check_protocol(request.protocol)?;
     let issued = now.into();
-    if shown.is_over(issued.wall) {
+    if holder.is_expired(issued.wall) {
         return Err(JoinError::Expired);
     }
-    let machine = match &shown.identity.part {
-        Part::Agent(machine) if shown.identity.cell == *authority.cell() => machine,
-        part => return Err(JoinError::Gone { part: part.clone() }),
+    let machine = match &holder.identity.part {
+        Part::Agent(machine) if holder.identity.cell == *authority.cell() => machine,
+        part => return Err(JoinError::NotPartOfCell { part: part.clone() }),
     };
-    let here = state.machine_named(machine);
-    let row = state
-        .tasks()
-        .get(request.task)
-        .filter(|row| here.is_some() && row.machine() == here && row.attempt == request.attempt);
+    let machine_id = state.machine_named(machine);
+    let row = state.tasks().get(request.task).filter(|row| {
+        machine_id.is_some() && row.machine() == machine_id && row.attempt == request.attempt
+    });
     let lives = row.is_some_and(|row| !matches!(row.state, TaskState::Dead(_)));
     if !lives {
         let (task, machine) = (request.task, machine.clone());
         return Err(JoinError::NotPlaced { task, attempt: request.attempt, machine });
     }
     let name = state.task_name(request.task);
-    let certificate = authority.sign_task(&request.signing_request, &name, issued, life);
+    let certificate = authority.sign_task(&request.signing_request, &name, issued, lifetime);
     Ok(TaskIdentityAnswer {
         certificate: certificate.map_err(JoinError::Request)?,
         authority: authority.certificate_pem().to_owned(),
@@ -294,12 +298,12 @@ fn check_protocol(found: u32) -> Result<(), JoinError> {
 }
 
 /// Only a master's hosts are certified: nobody else is a server.
-fn certificate(
+fn issue_certificate(
     authority: &Authority,
     request: &SigningRequest,
     part: &Part,
-    now: Issued,
+    now: IssueTime,
 ) -> Result<String, JoinError> {
     let hosts = if matches!(part, Part::Master(_)) { &request.hosts[..] } else { &[] };
-    authority.sign(request, part, hosts, now, CERTIFICATE_LIFE).map_err(JoinError::Signing)
+    authority.sign(request, part, hosts, now, CERTIFICATE_LIFETIME).map_err(JoinError::Signing)
 }

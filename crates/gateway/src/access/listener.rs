@@ -5,27 +5,30 @@
 //! identity after that, the time of a handshake, the time to send a request's head, streams on a
 //! connection. The caller is worked out anew for each request, because a token comes with the
 //! request and a certificate may expire on an open connection; answers that go on for long ask
-//! again through their [`Proof`].
+//! again through their [`CallerProof`].
 //!
 //! Plain TCP exists for `--dev` and only on loopback; the type of the listener says which it is,
-//! and [`Door::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
+//! and [`Listener::plain`] refuses any other address. Rejected: axum's own `serve`, which knows neither
 //! TLS nor a limit.
 
 use super::caller::{Unauthenticated, token_id};
-use super::{provenance, shown};
+use super::{authorization_header, request_origin};
 use crate::http::{error_response, is_of_console};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response};
-use cellwright_api::error::{AS_ITS_ACCOUNT, ApiError, Code};
-use cellwright_api::masters::{MASTERS_HEADER, Masters};
+use cellwright_api::error::{ApiError, Code, DEV_ACCOUNT_HINT};
+use cellwright_api::masters::{MASTERS_HEADER, MasterList};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::{Span, Time};
-use cellwright_identity::enroll::{Holder, JOIN_PATH};
-use cellwright_identity::seats::{Counts, Guest, Seat, Stranger, Strangers};
+use cellwright_identity::connection_limits::{
+    ConnectionCounts, ConnectionPermit, LimitKey, UnauthenticatedConnection,
+    UnauthenticatedConnections,
+};
+use cellwright_identity::enroll::{CertificateHolder, JOIN_PATH};
 use cellwright_master::clock::{Clock, SystemClock};
 use cellwright_master::handle::Caller;
-use cellwright_supervise::{guarded, lock, note_handler_panic, of_request, plant};
+use cellwright_supervise::{catch_panic_async, failpoint, lock, note_handler_panic, spawn_request};
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -48,24 +51,24 @@ use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
 /// Requests at once on a connection without a certificate: nobody may ever be known to be there.
-const STREAMS_OF_STRANGERS: u32 = 16;
+const MAX_UNAUTHENTICATED_STREAMS: u32 = 16;
 
 /// Bytes of an answer that wait for a reader on one connection or stream. The head of a request has
 /// to fit as well, with the longest address there is.
-const UNREAD: usize = 128 << 10;
+const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// How long before its certificate expires a connection is closed.
-const EARLY: Span = Span::seconds(60);
+const CLOSE_BEFORE_EXPIRY: Span = Span::seconds(60);
 
 /// Bounds on what one listener takes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ListenerLimits {
     pub handshake: Duration,
     /// From the handshake to the first request of somebody who is known.
-    pub introduction: Duration,
+    pub authentication: Duration,
     /// Connections at once of which nobody knows yet who they are.
-    pub strangers: usize,
+    pub unauthenticated: usize,
     /// Requests that may be turned away on a connection before it is closed.
-    pub knocks: u32,
+    pub rejected_requests: u32,
     pub connections: usize,
     /// Of one certificate's holder, or of one user by its tokens.
     pub per_identity: usize,
@@ -77,14 +80,14 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-impl Default for Limits {
+impl Default for ListenerLimits {
     /// Room for ten thousand agents and their reconnections, with a limit on every single peer.
-    fn default() -> Limits {
-        Limits {
+    fn default() -> ListenerLimits {
+        ListenerLimits {
             handshake: Duration::from_secs(10),
-            introduction: Duration::from_secs(10),
-            strangers: 1024,
-            knocks: 16,
+            authentication: Duration::from_secs(10),
+            unauthenticated: 1024,
+            rejected_requests: 16,
             connections: 32_768,
             per_identity: 256,
             per_address: 16_384,
@@ -99,57 +102,59 @@ impl Default for Limits {
 pub struct ConnInfo {
     pub remote: SocketAddr,
     /// From the client's certificate, verified against the authority.
-    pub holder: Option<Holder>,
+    pub holder: Option<CertificateHolder>,
     /// A plain `--dev` connection on loopback.
-    pub open: bool,
+    pub dev: bool,
 }
 
 /// Who asked and by what right, to be looked at again: what lasts longer than a request must end
 /// when a token is revoked. An extension of every request; shows nobody the secret it holds.
 #[derive(Clone)]
-pub struct Proof {
-    gate: Arc<dyn Gate>,
+pub struct CallerProof {
+    authenticator: Arc<dyn Authenticator>,
     connection: Arc<ConnInfo>,
     authorization: Option<HeaderValue>,
     caller: Caller,
 }
 
-impl Proof {
+impl CallerProof {
     /// The token that was shown, by its id. What the caller makes with it does not outlive it.
     #[must_use]
     pub fn token(&self) -> Option<Name> {
-        self.authorization.as_ref().and_then(|shown| token_id(shown.as_bytes()))
+        self.authorization.as_ref().and_then(|value| token_id(value.as_bytes()))
     }
 
     /// Whether the same evidence still stands for the same caller.
     #[must_use]
-    pub fn stands(&self) -> bool {
-        let shown = self.authorization.as_ref().map(HeaderValue::as_bytes);
-        self.gate.caller(&self.connection, shown).is_ok_and(|found| found == self.caller)
+    pub fn is_valid(&self) -> bool {
+        let authorization_bytes = self.authorization.as_ref().map(HeaderValue::as_bytes);
+        self.authenticator
+            .authenticate(&self.connection, authorization_bytes)
+            .is_ok_and(|found| found == self.caller)
     }
 }
 
 /// What the listener asks of the rest of the master.
-pub trait Gate: Send + Sync + 'static {
+pub trait Authenticator: Send + Sync + 'static {
     /// # Errors
     /// When it is not known who asks.
-    fn caller(
+    fn authenticate(
         &self,
         connection: &ConnInfo,
         authorization: Option<&[u8]>,
     ) -> Result<Caller, Unauthenticated>;
 
     /// Has this replica learn all that was acknowledged before now. Whether it has: where it has
-    /// not, [`Gate::caller`] may take for unknown whom the cell knows.
+    /// not, [`Authenticator::authenticate`] may take for unknown whom the cell knows.
     fn catch_up(&self) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(true))
     }
 
     /// A request was turned away; for the audit log.
-    fn refused(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
+    fn record_rejected(&self, connection: &ConnInfo, method: &str, path: &str, why: &str);
 
     /// The masters of the cell, for whoever is known; nothing where that is not certain.
-    fn masters(&self) -> Option<Masters> {
+    fn masters(&self) -> Option<MasterList> {
         None
     }
 
@@ -161,24 +166,24 @@ pub trait Gate: Send + Sync + 'static {
 }
 
 /// A bound listener, with or without TLS.
-pub struct Door {
+pub struct Listener {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
-impl Door {
+impl Listener {
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn tls(address: SocketAddr, config: Arc<ServerConfig>) -> io::Result<Door> {
+    pub async fn tls(address: SocketAddr, config: Arc<ServerConfig>) -> io::Result<Listener> {
         let listener = TcpListener::bind(address).await?;
-        Ok(Door { listener, tls: Some(TlsAcceptor::from(config)) })
+        Ok(Listener { listener, tls: Some(TlsAcceptor::from(config)) })
     }
 
     /// For `--dev`: no encryption, and whoever shows its token is an administrator.
     ///
     /// # Errors
     /// When the address is not a loopback one, or cannot be bound.
-    pub async fn plain(address: SocketAddr) -> io::Result<Door> {
+    pub async fn plain(address: SocketAddr) -> io::Result<Listener> {
         if !address.ip().is_loopback() {
             let text = format!(
                 "listen = {address}: a --dev master speaks in the clear and listens only \
@@ -186,7 +191,7 @@ impl Door {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        Ok(Door { listener: TcpListener::bind(address).await?, tls: None })
+        Ok(Listener { listener: TcpListener::bind(address).await?, tls: None })
     }
 
     /// The address bound, with the port that was chosen when 0 was asked for.
@@ -201,27 +206,36 @@ impl Door {
     pub async fn serve(
         self,
         router: Router,
-        gate: Arc<dyn Gate>,
-        limits: Limits,
+        authenticator: Arc<dyn Authenticator>,
+        limits: ListenerLimits,
         stop: impl Future<Output = ()>,
     ) {
         let (stopping, stopped) = watch::channel(false);
-        let (counts, strangers) = (Arc::default(), Strangers::at_most(limits.strangers));
-        let house = House { tls: self.tls, router, gate, limits, counts, strangers, stopped };
+        let (counts, unauthenticated) =
+            (Arc::default(), UnauthenticatedConnections::with_limit(limits.unauthenticated));
+        let context = ConnectionContext {
+            tls: self.tls,
+            router,
+            authenticator,
+            limits,
+            counts,
+            unauthenticated,
+            stopped,
+        };
         let mut connections = JoinSet::new();
         tokio::pin!(stop);
         loop {
-            plant("listener");
+            failpoint("listener");
             tokio::select! {
                 () = &mut stop => break,
-                Some(ended) = connections.join_next() => note_end(ended),
+                Some(result) = connections.join_next() => record_connection_end(result),
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, remote)) if connections.len() < limits.connections => {
-                        connections.spawn(house.clone().host(stream, remote));
+                        connections.spawn(context.clone().handle_connection(stream, remote));
                     }
                     // Closing at once is all that can be afforded.
                     Ok((_, remote)) => tracing::warn!(%remote, "connection limit reached"),
-                    Err(error) => rest_after(&error).await,
+                    Err(error) => back_off_after_accept_error(&error).await,
                 },
             }
         }
@@ -235,58 +249,58 @@ impl Door {
 }
 
 /// What goes wrong while an answer is on its way ends its connection, and is counted.
-fn note_end(ended: Result<(), JoinError>) {
-    if ended.is_err_and(|error| error.is_panic()) {
+fn record_connection_end(result: Result<(), JoinError>) {
+    if result.is_err_and(|error| error.is_panic()) {
         note_handler_panic();
     }
 }
 
 /// Out of file descriptors: an accept would fail again at once. Others fail with their connection.
-async fn rest_after(error: &io::Error) {
+async fn back_off_after_accept_error(error: &io::Error) {
     tracing::warn!(%error, "accept failed");
-    let own = matches!(
+    let is_connection_error = matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::ConnectionRefused
     );
-    if !own {
+    if !is_connection_error {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 /// What all connections of a listener share.
 #[derive(Clone)]
-struct House {
+struct ConnectionContext {
     tls: Option<TlsAcceptor>,
     router: Router,
-    gate: Arc<dyn Gate>,
-    limits: Limits,
-    counts: Arc<Counts>,
-    strangers: Arc<Strangers>,
+    authenticator: Arc<dyn Authenticator>,
+    limits: ListenerLimits,
+    counts: Arc<ConnectionCounts>,
+    unauthenticated: Arc<UnauthenticatedConnections>,
     stopped: watch::Receiver<bool>,
 }
 
-impl House {
-    async fn host(self, stream: TcpStream, remote: SocketAddr) {
+impl ConnectionContext {
+    async fn handle_connection(self, stream: TcpStream, remote: SocketAddr) {
         // Small answers must not wait for more to send. Failing only costs time.
         let _ = stream.set_nodelay(true);
-        let key = Guest::Address(remote.ip());
-        let Some(seat) = self.counts.seat(key, self.limits.per_address) else {
+        let key = LimitKey::Address(remote.ip());
+        let Some(permit) = self.counts.acquire(key, self.limits.per_address) else {
             tracing::warn!(%remote, "connection limit of this address reached");
             return;
         };
-        let stranger = self.strangers.enter(remote.ip());
+        let unauthenticated = self.unauthenticated.admit(remote.ip());
         let Some(tls) = &self.tls else {
-            let info = ConnInfo { remote, holder: None, open: true };
-            return self.converse(stream, info, seat, Some(stranger)).await;
+            let info = ConnInfo { remote, holder: None, dev: true };
+            return self.serve_connection(stream, info, permit, Some(unauthenticated)).await;
         };
-        let shaken = tokio::select! {
+        let handshake = tokio::select! {
             biased;
-            () = stranger.sent_away() => return,
+            () = unauthenticated.evicted() => return,
             shaken = timeout(self.limits.handshake, tls.accept(stream)) => shaken,
         };
-        let stream = match shaken {
+        let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%remote, %error, "handshake failed");
@@ -297,56 +311,67 @@ impl House {
                 return;
             }
         };
-        let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-        let holder = match shown.map(Holder::of).transpose() {
+        let peer_certificate =
+            stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+        let holder = match peer_certificate.map(CertificateHolder::from_certificate).transpose() {
             Ok(holder) => holder,
             Err(error) => {
                 tracing::warn!(%remote, %error, "certificate names nobody");
                 return;
             }
         };
-        let (seat, stranger) = match &holder {
-            None => (seat, Some(stranger)),
+        let (permit, unauthenticated) = match &holder {
+            None => (permit, Some(unauthenticated)),
             Some(holder) => {
-                let key = Guest::Identity(holder.identity.to_string());
-                let Some(own) = self.counts.seat(key, self.limits.per_identity) else {
+                let key = LimitKey::Identity(holder.identity.to_string());
+                let Some(identity_permit) = self.counts.acquire(key, self.limits.per_identity)
+                else {
                     let identity = &holder.identity;
                     tracing::warn!(%remote, %identity, "connection limit reached");
                     return;
                 };
-                (own, None)
+                (identity_permit, None)
             }
         };
-        let info = ConnInfo { remote, holder, open: false };
-        self.converse(stream, info, seat, stranger).await;
+        let info = ConnInfo { remote, holder, dev: false };
+        self.serve_connection(stream, info, permit, unauthenticated).await;
     }
 
-    async fn converse<S>(
+    async fn serve_connection<S>(
         self,
         stream: S,
         info: ConnInfo,
-        seat: Seat,
-        mut stranger: Option<Stranger>,
+        permit: ConnectionPermit,
+        mut unauthenticated: Option<UnauthenticatedConnection>,
     ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let House { router, gate, mut limits, counts, mut stopped, .. } = self;
+        let ConnectionContext {
+            router, authenticator: gate, mut limits, counts, mut stopped, ..
+        } = self;
         let remote = info.remote;
-        if info.holder.is_none() && !info.open {
-            limits.streams = limits.streams.min(STREAMS_OF_STRANGERS);
+        if info.holder.is_none() && !info.dev {
+            limits.streams = limits.streams.min(MAX_UNAUTHENTICATED_STREAMS);
         }
-        let outlived = outlived(info.holder.as_ref().map(Holder::over));
-        let (info, seen) = (Arc::new(info), Arc::new(Seen::new(limits, counts)));
-        let watched = seen.clone();
+        let certificate_expiring =
+            certificate_expiring(info.holder.as_ref().map(CertificateHolder::effective_expiry));
+        let (info, auth_state) = (Arc::new(info), Arc::new(ConnectionAuth::new(limits, counts)));
+        let request_state = auth_state.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            answer(router.clone(), gate.clone(), info.clone(), watched.clone(), request)
+            handle_request(
+                router.clone(),
+                gate.clone(),
+                info.clone(),
+                request_state.clone(),
+                request,
+            )
         });
-        let builder = http(limits);
+        let builder = http_builder(limits);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         // The receiver's guard must not live across an await; a lost sender also means the end.
         let stop = async { stopped.wait_for(|stopped| *stopped).await.map(|_guard| ()) };
-        let patience = sleep(limits.introduction);
-        tokio::pin!(connection, stop, outlived, patience);
+        let patience = sleep(limits.authentication);
+        tokio::pin!(connection, stop, certificate_expiring, patience);
         let ended = loop {
             tokio::select! {
                 ended = &mut connection => break Some(ended),
@@ -354,14 +379,14 @@ impl House {
                     connection.as_mut().graceful_shutdown();
                     break Some(connection.as_mut().await);
                 }
-                () = &mut outlived => {
+                () = &mut certificate_expiring => {
                     connection.as_mut().graceful_shutdown();
                     break Some(connection.as_mut().await);
                 }
-                () = seen.introduced.notified() => stranger = None,
-                () = sent_away(stranger.as_ref()) => return,
-                () = seen.tired.notified() => break None,
-                () = &mut patience, if stranger.is_some() => break None,
+                () = auth_state.authenticated.notified() => unauthenticated = None,
+                () = evicted(unauthenticated.as_ref()) => return,
+                () = auth_state.close_requested.notified() => break None,
+                () = &mut patience, if unauthenticated.is_some() => break None,
             }
         };
         match ended {
@@ -373,67 +398,77 @@ impl House {
                 let _ = timeout(limits.handshake, connection).await;
             }
         }
-        drop(seat);
+        drop(permit);
     }
 }
 
-async fn sent_away(stranger: Option<&Stranger>) {
-    match stranger {
-        Some(stranger) => stranger.sent_away().await,
+async fn evicted(unauthenticated: Option<&UnauthenticatedConnection>) {
+    match unauthenticated {
+        Some(connection) => connection.evicted().await,
         None => std::future::pending().await,
     }
 }
 
 /// What the requests of a connection have shown of who is there.
-struct Seen {
-    known: AtomicBool,
-    introduced: Notify,
-    knocks: AtomicU32,
-    limits: Limits,
-    tired: Notify,
-    counts: Arc<Counts>,
+struct ConnectionAuth {
+    is_authenticated: AtomicBool,
+    authenticated: Notify,
+    rejected_count: AtomicU32,
+    limits: ListenerLimits,
+    close_requested: Notify,
+    counts: Arc<ConnectionCounts>,
     /// Those whose tokens were shown: the connection counts as one of each.
-    seats: Mutex<BTreeMap<String, Seat>>,
+    permits: Mutex<BTreeMap<String, ConnectionPermit>>,
 }
 
-impl Seen {
-    fn new(limits: Limits, counts: Arc<Counts>) -> Seen {
-        let (known, knocks) = (AtomicBool::new(false), AtomicU32::new(0));
-        let (introduced, tired) = (Notify::new(), Notify::new());
-        Seen { known, introduced, knocks, limits, tired, counts, seats: Mutex::default() }
+impl ConnectionAuth {
+    fn new(limits: ListenerLimits, counts: Arc<ConnectionCounts>) -> ConnectionAuth {
+        let (is_authenticated, rejected_count) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (authenticated, close_requested) = (Notify::new(), Notify::new());
+        ConnectionAuth {
+            is_authenticated,
+            authenticated,
+            rejected_count,
+            limits,
+            close_requested,
+            counts,
+            permits: Mutex::default(),
+        }
     }
 
     /// A certificate's holder was counted when it connected; who shows a token is counted now.
-    fn count(&self, caller: &Caller) -> Result<(), ApiError> {
-        let (who, most) = (caller.to_string(), self.limits.per_identity);
-        let mut seats = lock(&self.seats);
-        if seats.contains_key(&who) {
+    fn count_caller(&self, caller: &Caller) -> Result<(), ApiError> {
+        let (actor, limit) = (caller.to_string(), self.limits.per_identity);
+        let mut permits = lock(&self.permits);
+        if permits.contains_key(&actor) {
             return Ok(());
         }
-        if let Some(seat) = self.counts.seat(Guest::Identity(who.clone()), most) {
-            seats.insert(who, seat);
+        if let Some(permit) = self.counts.acquire(LimitKey::Identity(actor.clone()), limit) {
+            permits.insert(actor, permit);
             return Ok(());
         }
-        self.tired.notify_one();
+        self.close_requested.notify_one();
         let setting = "connections_per_identity";
-        let who = who.replacen(':', " ", 1);
-        let message = format!("{who}: {most} connections at this replica already ({setting})");
+        let actor_text = actor.replacen(':', " ", 1);
+        let message =
+            format!("{actor_text}: {limit} connections at this replica already ({setting})");
         Err(ApiError::new(Code::Overloaded, message)
-            .with("limit", most)
+            .with("limit", limit)
             .with("setting", setting)
             .with_retry_after(Span::seconds(1)))
     }
 
-    fn somebody(&self) {
-        if !self.known.swap(true, Ordering::Relaxed) {
-            self.introduced.notify_one();
+    fn mark_authenticated(&self) {
+        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
+            self.authenticated.notify_one();
         }
     }
 
     /// Whoever is turned away time and again is to begin anew, with a handshake.
-    fn nobody(&self) {
-        if self.knocks.fetch_add(1, Ordering::Relaxed) + 1 >= self.limits.knocks {
-            self.tired.notify_one();
+    fn record_rejection(&self) {
+        if self.rejected_count.fetch_add(1, Ordering::Relaxed) + 1 >= self.limits.rejected_requests
+        {
+            self.close_requested.notify_one();
         }
     }
 }
@@ -441,106 +476,128 @@ impl Seen {
 /// Done when a connection should be opened anew, because the certificate it was opened with is
 /// about to expire: from then on every request on it would be turned away, although its holder has
 /// long got the next one. Replicas keep their connections for as long as they run.
-async fn outlived(over: Option<Time>) {
-    let Some(over) = over else { return std::future::pending().await };
-    let left = over.since(SystemClock.wall());
+async fn certificate_expiring(expires_at: Option<Time>) {
+    let Some(over) = expires_at else { return std::future::pending().await };
+    let left = over.since(SystemClock.wall_time());
     // A new connection with a certificate in its last moments is not closed at once.
-    let early = if left.0 > 2 * EARLY.0 { Span(left.0 - EARLY.0) } else { left };
+    let early = if left.0 > 2 * CLOSE_BEFORE_EXPIRY.0 {
+        Span(left.0 - CLOSE_BEFORE_EXPIRY.0)
+    } else {
+        left
+    };
     sleep(Duration::from_millis(early.0)).await;
 }
 
 /// Runs the streams of an HTTP/2 connection: each may fail by itself, and is counted.
 #[derive(Clone, Copy)]
-struct Streams;
+struct StreamExecutor;
 
-impl<F> hyper::rt::Executor<F> for Streams
+impl<F> hyper::rt::Executor<F> for StreamExecutor
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
     fn execute(&self, stream: F) {
-        of_request("an answer", async { drop(stream.await) });
+        spawn_request("an answer", async { drop(stream.await) });
     }
 }
 
-fn http(limits: Limits) -> auto::Builder<Streams> {
-    let mut builder = auto::Builder::new(Streams);
-    let mut first = builder.http1();
-    first.timer(TokioTimer::new()).header_read_timeout(limits.handshake).max_buf_size(UNREAD);
+fn http_builder(limits: ListenerLimits) -> auto::Builder<StreamExecutor> {
+    let mut builder = auto::Builder::new(StreamExecutor);
+    let mut http1 = builder.http1();
+    http1
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.handshake)
+        .max_buf_size(SEND_BUFFER_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.streams)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
-        .max_send_buf_size(UNREAD)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         // A peer that vanished without a word frees its seat within a minute.
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
     builder
 }
 
-async fn answer(
+async fn handle_request(
     router: Router,
-    gate: Arc<dyn Gate>,
+    authenticator: Arc<dyn Authenticator>,
     info: Arc<ConnInfo>,
-    seen: Arc<Seen>,
+    auth_state: Arc<ConnectionAuth>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
-    if let Err(error) = provenance::check(&request, info.open) {
-        gate.refused(&info, request.method().as_str(), request.uri().path(), error.code.as_str());
-        seen.nobody();
+    if let Err(error) = request_origin::check(&request, info.dev) {
+        authenticator.record_rejected(
+            &info,
+            request.method().as_str(),
+            request.uri().path(),
+            error.code.as_str(),
+        );
+        auth_state.record_rejection();
         return Ok(error_response(&error));
     }
-    let authorization = shown::take(request.headers_mut());
+    let authorization = authorization_header::take_authorization(request.headers_mut());
     // Whoever joins is known once it got its certificate.
     let mut is_known = request.uri().path() == JOIN_PATH;
-    let is_public = gate.is_public(request.uri().path());
-    match find_caller(&*gate, &info, authorization.as_ref(), is_public).await {
+    let is_public = authenticator.is_public(request.uri().path());
+    match authenticate_request(&*authenticator, &info, authorization.as_ref(), is_public).await {
         Ok(caller) => {
             if info.holder.is_none()
-                && !info.open
-                && let Err(error) = seen.count(&caller)
+                && !info.dev
+                && let Err(error) = auth_state.count_caller(&caller)
             {
                 return Ok(error_response(&error));
             }
-            seen.somebody();
+            auth_state.mark_authenticated();
             is_known = true;
-            let (gate, connection) = (gate.clone(), info.clone());
-            let proof = Proof { gate, connection, authorization, caller: caller.clone() };
+            let (gate, connection) = (authenticator.clone(), info.clone());
+            let proof = CallerProof {
+                authenticator: gate,
+                connection,
+                authorization,
+                caller: caller.clone(),
+            };
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(proof);
         }
         Err(_) if is_public => {}
         Err(why) => {
-            gate.refused(&info, request.method().as_str(), request.uri().path(), why.code());
-            seen.nobody();
-            return Ok(turned_away(&why));
+            authenticator.record_rejected(
+                &info,
+                request.method().as_str(),
+                request.uri().path(),
+                why.code(),
+            );
+            auth_state.record_rejection();
+            return Ok(unauthenticated_response(&why));
         }
     }
     request.extensions_mut().insert(ConnInfo::clone(&info));
-    let mut response = answer_or_fail(router.oneshot(request.map(Body::new))).await;
-    if is_known && !info.open && response.status().is_success() {
-        name_masters(&mut response, gate.masters());
+    let mut response = respond_or_internal_error(router.oneshot(request.map(Body::new))).await;
+    if is_known && !info.dev && response.status().is_success() {
+        add_masters_header(&mut response, authenticator.masters());
     }
     Ok(response)
 }
 
 /// Who asks. Nobody is refused for what this replica may only not know yet; a path that is for
 /// anyone is not worth asking the leader.
-async fn find_caller(
-    gate: &dyn Gate,
+async fn authenticate_request(
+    authenticator: &dyn Authenticator,
     info: &ConnInfo,
     authorization: Option<&HeaderValue>,
     is_public: bool,
 ) -> Result<Caller, Unauthenticated> {
-    let shown = authorization.map(HeaderValue::as_bytes);
-    match gate.caller(info, shown) {
-        Err(why) if why.is_by_state() && !is_public => {
-            if gate.catch_up().await {
-                gate.caller(info, shown)
+    let authorization_bytes = authorization.map(HeaderValue::as_bytes);
+    match authenticator.authenticate(info, authorization_bytes) {
+        Err(why) if why.depends_on_state() && !is_public => {
+            if authenticator.catch_up().await {
+                authenticator.authenticate(info, authorization_bytes)
             } else {
-                Err(Unauthenticated::Behind)
+                Err(Unauthenticated::ReplicaBehind)
             }
         }
         found => found,
@@ -548,10 +605,10 @@ async fn find_caller(
 }
 
 /// Whoever asked is told that it failed; nobody else notices.
-async fn answer_or_fail(
-    answering: impl Future<Output = Result<Response<Body>, Infallible>>,
+async fn respond_or_internal_error(
+    responding: impl Future<Output = Result<Response<Body>, Infallible>>,
 ) -> Response<Body> {
-    match guarded(answering).await {
+    match catch_panic_async(responding).await {
         Ok(Ok(response)) => response,
         Err(panicked) => {
             note_handler_panic();
@@ -562,19 +619,19 @@ async fn answer_or_fail(
 }
 
 /// Clients learn from every answer whom else to ask.
-fn name_masters(response: &mut Response<Body>, masters: Option<Masters>) {
+fn add_masters_header(response: &mut Response<Body>, masters: Option<MasterList>) {
     let text = masters.map(|masters| masters.to_string());
     if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
         response.headers_mut().insert(MASTERS_HEADER, value);
     }
 }
 
-fn turned_away(why: &Unauthenticated) -> Response<Body> {
+fn unauthenticated_response(why: &Unauthenticated) -> Response<Body> {
     let error = match why {
-        Unauthenticated::Behind => ApiError::new(Code::NotReady, why.to_string())
+        Unauthenticated::ReplicaBehind => ApiError::new(Code::NotReady, why.to_string())
             .hint("ask another master, or again when this one has caught up: cell master status"),
-        Unauthenticated::NotOfDev => {
-            ApiError::new(Code::Unauthenticated, why.to_string()).hint(AS_ITS_ACCOUNT)
+        Unauthenticated::NotDevAccount => {
+            ApiError::new(Code::Unauthenticated, why.to_string()).hint(DEV_ACCOUNT_HINT)
         }
         _ => ApiError::new(Code::Unauthenticated, why.to_string()),
     };

@@ -1,42 +1,43 @@
 //! Handshakes on loopback with good, foreign and expired certificates; who a request is taken for;
 //! and tokens that work once.
 
-use super::caller::{Evidence, Unauthenticated, caller};
-use super::gate::MasterGate;
+use super::authenticator::MasterAuthenticator;
+use super::caller::{PresentedCredentials, Unauthenticated, authenticate};
+use super::enrollment_routes::EnrollmentApi;
 use super::join::{Admission, JoinError, authority_for, renew};
-use super::listener::{ConnInfo, Door, Gate, Limits};
-use super::refusals::{PER_SOURCE, Refusals};
-use super::renewal::Own;
-use super::routes::Enrolling;
+use super::listener::{Authenticator, ConnInfo, Listener, ListenerLimits};
+use super::rejection_audit::{MAX_LINES_PER_SOURCE, RejectionAuditLimiter};
+use super::replica_credentials::ReplicaCredentials;
 use axum::routing::get;
 use axum::{Extension, Router};
 use bytes::Bytes;
 use cellwright_api::internal::PROTOCOL;
 use cellwright_cell::command::{Actor, Command, Done, Entry, Request, Verdict};
 use cellwright_cell::credential::{
-    DISMISSED_FOR, KeyPrint, PartKind, SecretHash, TokenFlaw, TokenKind,
+    InvalidTokenReason, KeyFingerprint, PartKind, REVOCATION_RETENTION, SecretHash, TokenKind,
 };
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::{Span, Time};
-use cellwright_identity::authority::{Authority, Issued, Papers, SigningRequest};
+use cellwright_identity::authority::{Authority, Credentials, IssueTime, SigningRequest};
 use cellwright_identity::enroll::{
-    BACKDATED, CERTIFICATE_LIFE, Holder, JOIN_PATH, JoinAnswer, JoinKind, JoinReply, JoinRequest,
-    JoinToken, NewKey, RENEW_PATH, RenewRequest, TOLERANCE, ToConfirm, own_key_print,
+    CERTIFICATE_LIFETIME, CLOCK_SKEW_TOLERANCE, CertificateHolder, JOIN_PATH, JoinAnswer, JoinKind,
+    JoinReply, JoinRequest, JoinToken, NOT_BEFORE_BACKDATE, NewKey, PendingConfirmation,
+    RENEW_PATH, RenewRequest, own_key_fingerprint,
 };
 use cellwright_identity::files::{FilesError, IdentityFiles};
 use cellwright_identity::secret::Secret;
 use cellwright_identity::spiffe::{Identity, Part};
-use cellwright_identity::tls::{self, OutOfDate, Shown, Trust};
+use cellwright_identity::tls::{self, CertificateResolver, OutOfDateHook, Trust};
 use cellwright_master::audit::AuditLog;
 use cellwright_master::clock::SystemClock;
+use cellwright_master::config::MasterConfig;
 use cellwright_master::handle::Caller;
-use cellwright_master::master::{Master, World};
+use cellwright_master::master::{Environment, Master};
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_master::refused::RefusedBook;
-use cellwright_master::segments::Keep;
-use cellwright_master::settings::Settings;
-use cellwright_master::testing::Folder;
+use cellwright_master::rejected_polls::RejectedPolls;
+use cellwright_master::segments::RetentionLimits;
+use cellwright_master::testing::TempFolder;
 use cellwright_store::{CallError, Peer};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Empty};
@@ -55,7 +56,7 @@ fn name(text: &str) -> Name {
 
 /// TLS libraries look at the machine's clock, so certificates are made around it.
 fn now() -> Time {
-    cellwright_master::clock::Clock::wall(&cellwright_master::clock::SystemClock)
+    cellwright_master::clock::Clock::wall_time(&cellwright_master::clock::SystemClock)
 }
 
 fn loopback() -> Vec<String> {
@@ -97,71 +98,76 @@ fn state_with_ann(at: Time) -> State {
     state
 }
 
-struct TestGate {
+struct TestAuthenticator {
     cell: Name,
     state: State,
-    refused: Mutex<Vec<String>>,
+    rejected: Mutex<Vec<String>>,
 }
 
-impl Gate for TestGate {
-    fn caller(
+impl Authenticator for TestAuthenticator {
+    fn authenticate(
         &self,
         connection: &ConnInfo,
         authorization: Option<&[u8]>,
     ) -> Result<Caller, Unauthenticated> {
         let holder = connection.holder.as_ref();
-        let open = Some(&OPEN).filter(|_| connection.open);
-        let evidence = Evidence { holder, authorization, open };
-        caller(evidence, &self.cell, &self.state, now())
+        let open = Some(&OPEN).filter(|_| connection.dev);
+        let evidence = PresentedCredentials { holder, authorization, dev_token: open };
+        authenticate(evidence, &self.cell, &self.state, now())
     }
 
-    fn refused(&self, _: &ConnInfo, method: &str, path: &str, why: &str) {
-        self.refused.lock().unwrap().push(format!("{method} {path} {why}"));
+    fn record_rejected(&self, _: &ConnInfo, method: &str, path: &str, why: &str) {
+        self.rejected.lock().unwrap().push(format!("{method} {path} {why}"));
     }
 }
 
 /// A listener that answers `/who` with the caller.
 struct Server {
     address: SocketAddr,
-    gate: Arc<TestGate>,
-    shown: Option<Arc<Shown>>,
+    authenticator: Arc<TestAuthenticator>,
+    resolver: Option<Arc<CertificateResolver>>,
     /// Who was turned away for the dates of a certificate alone.
-    out_of_date: Arc<Mutex<Vec<Holder>>>,
+    out_of_date: Arc<Mutex<Vec<CertificateHolder>>>,
     stop: Option<oneshot::Sender<()>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Server {
-    async fn start(authority: Option<(&Authority, &Papers)>, limits: Limits) -> Server {
+    async fn start(
+        authority: Option<(&Authority, &Credentials)>,
+        limits: ListenerLimits,
+    ) -> Server {
         let any = "127.0.0.1:0".parse().unwrap();
-        let out_of_date: Arc<Mutex<Vec<Holder>>> = Arc::default();
-        let shown =
-            authority.map(|(_, papers)| Shown::new(&papers.certificate, &papers.key).unwrap());
-        let door = match authority.zip(shown.clone()) {
-            None => Door::plain(any).await.unwrap(),
+        let out_of_date: Arc<Mutex<Vec<CertificateHolder>>> = Arc::default();
+        let resolver = authority.map(|(_, credentials)| {
+            CertificateResolver::new(&credentials.certificate, &credentials.key).unwrap()
+        });
+        let listener = match authority.zip(resolver.clone()) {
+            None => Listener::plain(any).await.unwrap(),
             Some(((authority, _), shown)) => {
-                let told = out_of_date.clone();
-                let hear = move |holder: &Holder| told.lock().unwrap().push(holder.clone());
-                let hear = OutOfDate::told(hear);
-                let config = tls::server(authority.certificate_pem(), shown, hear).unwrap();
-                Door::tls(any, Arc::new(config)).await.unwrap()
+                let reports = out_of_date.clone();
+                let hear =
+                    move |holder: &CertificateHolder| reports.lock().unwrap().push(holder.clone());
+                let hear = OutOfDateHook::new(hear);
+                let config = tls::server_config(authority.certificate_pem(), shown, hear).unwrap();
+                Listener::tls(any, Arc::new(config)).await.unwrap()
             }
         };
         let router = Router::new()
             .route("/who", get(async |Extension(who): Extension<Caller>| format!("{who:?}")))
             .route("/healthz", get(async || "ok"));
-        let gate = Arc::new(TestGate {
+        let gate = Arc::new(TestAuthenticator {
             cell: name("aa"),
             state: state_with_ann(now()),
-            refused: Mutex::default(),
+            rejected: Mutex::default(),
         });
-        let address = door.address().unwrap();
+        let address = listener.address().unwrap();
         let (stop, stopped) = oneshot::channel();
         let serving = gate.clone();
-        let task = tokio::spawn(door.serve(router, serving, limits, async {
+        let task = tokio::spawn(listener.serve(router, serving, limits, async {
             drop(stopped.await);
         }));
-        Server { address, gate, shown, out_of_date, stop: Some(stop), task }
+        Server { address, authenticator: gate, resolver, out_of_date, stop: Some(stop), task }
     }
 
     async fn stop(mut self) {
@@ -194,11 +200,12 @@ where
 async fn ask_tls(
     server: &Server,
     trust: &Trust,
-    papers: Option<&Papers>,
+    credentials: Option<&Credentials>,
     token: Option<&str>,
 ) -> Result<(u16, String), String> {
-    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
-    let config = tls::client(trust, shown).map_err(|e| e.to_string())?;
+    let resolver = credentials
+        .map(|papers| CertificateResolver::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client_config(trust, resolver).map_err(|e| e.to_string())?;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let connector = TlsConnector::from(Arc::new(config));
@@ -206,17 +213,18 @@ async fn ask_tls(
     ask(stream, "/who", token).await
 }
 
-fn cell() -> (Authority, Papers) {
+fn cell() -> (Authority, Credentials) {
     let authority = Authority::create(&name("aa"), now()).unwrap();
     let master = Part::Master(name("m1"));
-    let papers = authority.equip(&master, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
-    (authority, papers)
+    let credentials =
+        authority.issue_credentials(&master, &loopback(), now(), CERTIFICATE_LIFETIME).unwrap();
+    (authority, credentials)
 }
 
 #[tokio::test]
 async fn certificates_and_tokens_say_who_asks() {
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     for (part, expected) in [
         (Part::Agent(name("n7")), "Agent(\"n7\")"),
@@ -224,72 +232,75 @@ async fn certificates_and_tokens_say_who_asks() {
         (Part::Scheduler(name("s1")), "Scheduler(\"s1\")"),
         (Part::User(name("ann")), "User(\"ann\")"),
     ] {
-        let shown = authority.equip(&part, &[], now(), CERTIFICATE_LIFE).unwrap();
-        let answer = ask_tls(&server, &trust, Some(&shown), None).await.unwrap();
+        let credentials_of_part =
+            authority.issue_credentials(&part, &[], now(), CERTIFICATE_LIFETIME).unwrap();
+        let answer = ask_tls(&server, &trust, Some(&credentials_of_part), None).await.unwrap();
         assert_eq!(answer, (200, expected.to_owned()));
     }
     let by_token = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
     assert_eq!(by_token, (200, "User(\"ann\")".to_owned()));
     let pinned = Trust::Fingerprint(authority.fingerprint());
     assert_eq!(ask_tls(&server, &pinned, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
-    assert!(server.gate.refused.lock().unwrap().is_empty());
+    assert!(server.authenticator.rejected.lock().unwrap().is_empty());
     server.stop().await;
 }
 
 #[tokio::test]
 async fn whoever_shows_nothing_good_is_refused() {
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let agent = Part::Agent(name("n7"));
-    let good = authority.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
-    let stranger = authority.equip(&Part::User(name("bob")), &[], now(), CERTIFICATE_LIFE).unwrap();
-    for (papers, token, code) in [
+    let good = authority.issue_credentials(&agent, &[], now(), CERTIFICATE_LIFETIME).unwrap();
+    let unknown_user = authority
+        .issue_credentials(&Part::User(name("bob")), &[], now(), CERTIFICATE_LIFETIME)
+        .unwrap();
+    for (credentials, token, code) in [
         (None, None, "no-identity"),
         (None, Some("Bearer ann-1.wrong"), "token-not-accepted"),
         (None, Some("Bearer nobody.s"), "token-not-accepted"),
         (None, Some("Basic ann-1.s"), "malformed-authorization"),
         (Some(&good), Some("Bearer ann-1.s"), "two-identities"),
-        (Some(&stranger), None, "unknown-user"),
+        (Some(&unknown_user), None, "unknown-user"),
     ] {
-        let (status, body) = ask_tls(&server, &trust, papers, token).await.unwrap();
+        let (status, body) = ask_tls(&server, &trust, credentials, token).await.unwrap();
         assert_eq!(status, 401, "{code}: {body}");
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(
             (&body["code"], &body["details"]["reason"]),
             (&"unauthenticated".into(), &code.into())
         );
-        let refused = server.gate.refused.lock().unwrap().pop();
-        assert_eq!(refused, Some(format!("GET /who {code}")));
+        let rejected = server.authenticator.rejected.lock().unwrap().pop();
+        assert_eq!(rejected, Some(format!("GET /who {code}")));
     }
     server.stop().await;
 }
 
 #[tokio::test]
 async fn foreign_and_expired_certificates_end_the_handshake() {
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let agent = Part::Agent(name("n7"));
     let other = Authority::create(&name("aa"), now()).unwrap();
-    let foreign = other.equip(&agent, &[], now(), CERTIFICATE_LIFE).unwrap();
-    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
-    let expired = authority.equip(&agent, &[], long_ago, CERTIFICATE_LIFE).unwrap();
-    let not_yet = Time(now().0 + CERTIFICATE_LIFE.0);
-    let early = authority.equip(&agent, &[], not_yet, CERTIFICATE_LIFE).unwrap();
-    for papers in [&foreign, &expired, &early] {
-        let answer = ask_tls(&server, &trust, Some(papers), None).await;
+    let foreign = other.issue_credentials(&agent, &[], now(), CERTIFICATE_LIFETIME).unwrap();
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFETIME.0);
+    let expired = authority.issue_credentials(&agent, &[], long_ago, CERTIFICATE_LIFETIME).unwrap();
+    let not_yet = Time(now().0 + CERTIFICATE_LIFETIME.0);
+    let early = authority.issue_credentials(&agent, &[], not_yet, CERTIFICATE_LIFETIME).unwrap();
+    for credentials in [&foreign, &expired, &early] {
+        let answer = ask_tls(&server, &trust, Some(credentials), None).await;
         assert!(answer.is_err(), "{answer:?}");
     }
     // What is wrong with the dates of parts of this cell is heard of, and nothing of strangers.
     let heard = std::mem::take(&mut *server.out_of_date.lock().unwrap());
-    let holder = |papers: &Papers| papers.holder().unwrap();
+    let holder = |credentials: &Credentials| credentials.holder().unwrap();
     assert_eq!(heard, [holder(&expired), holder(&early)]);
-    let book = RefusedBook::default();
+    let book = RejectedPolls::default();
     for (holder, words) in heard.iter().zip(["has expired", "is not valid yet"]) {
-        book.note_out_of_date(holder, now());
-        let told = book.own().remove(0);
-        assert!(told.machine == name("n7") && told.reason.contains(words), "{told:?}");
+        book.note_expired_certificate(holder, now());
+        let alarm = book.local().remove(0);
+        assert!(alarm.machine == name("n7") && alarm.reason.contains(words), "{alarm:?}");
     }
     for wrong in
         [Trust::Authority(other.certificate_pem().into()), Trust::Fingerprint(other.fingerprint())]
@@ -305,8 +316,8 @@ async fn foreign_and_expired_certificates_end_the_handshake() {
 #[tokio::test]
 async fn clocks_that_differ_by_an_hour_let_each_other_in() {
     const MINUTE: i64 = 60_000;
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let agent = Part::Agent(name("n7"));
     let day = 24 * 60;
@@ -319,8 +330,9 @@ async fn clocks_that_differ_by_an_hour_let_each_other_in() {
         (-day - 70, false),
     ] {
         let at = Time(now().0.saturating_add_signed(ahead * MINUTE));
-        let papers = authority.equip(&agent, &[], at, CERTIFICATE_LIFE).unwrap();
-        let answer = ask_tls(&server, &trust, Some(&papers), None).await;
+        let credentials =
+            authority.issue_credentials(&agent, &[], at, CERTIFICATE_LIFETIME).unwrap();
+        let answer = ask_tls(&server, &trust, Some(&credentials), None).await;
         assert_eq!(answer.is_ok(), fine, "{ahead} min: {answer:?}");
     }
     server.stop().await;
@@ -329,29 +341,33 @@ async fn clocks_that_differ_by_an_hour_let_each_other_in() {
 /// A replica that started with its clock a day ahead: its certificate is for tomorrow.
 #[tokio::test]
 async fn a_master_whose_clock_was_ahead_signs_again_when_it_is_right() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let (authority, _) = cell();
-    let files = IdentityFiles::in_data(&folder.0);
+    let files = IdentityFiles::in_data_dir(&folder.0);
     files.create().unwrap();
     files.save_authority(authority.certificate_pem(), authority.key_pem()).unwrap();
     let (at, day) = (now(), Span::seconds(24 * 3600));
     let start = |at: Time| {
-        Own::start(IdentityFiles::in_data(&folder.0), &name("m1"), loopback(), at).unwrap()
+        ReplicaCredentials::load(IdentityFiles::in_data_dir(&folder.0), &name("m1"), loopback(), at)
+            .unwrap()
     };
     let mut own = start(at.plus(day));
-    assert!(!own.is_stale(at.plus(day), Time::ZERO), "nobody knows better yet");
-    assert!(own.is_stale(at, Time::ZERO), "the clock was set right");
-    assert!(own.is_stale(at.plus(day), at), "the log knows better");
-    own.renew(Issued::by_both(at.plus(day), at).unwrap()).unwrap();
+    assert!(!own.is_renewal_due(at.plus(day), Time::ZERO), "nobody knows better yet");
+    assert!(own.is_renewal_due(at, Time::ZERO), "the clock was set right");
+    assert!(own.is_renewal_due(at.plus(day), at), "the log knows better");
+    own.renew(IssueTime::from_clocks(at.plus(day), at).unwrap()).unwrap();
     for wall in [at, at.plus(day)] {
-        assert!(!own.is_stale(wall, at), "good by both");
+        assert!(!own.is_renewal_due(wall, at), "good by both");
     }
-    let shown = files.papers().unwrap().unwrap();
-    let server = Server::start(Some((&authority, &shown)), Limits::default()).await;
+    let saved = files.load_credentials().unwrap().unwrap();
+    let server = Server::start(Some((&authority, &saved)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     assert_eq!(ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
     server.stop().await;
-    assert!(Issued::by_both(at.plus(Span(5 * day.0)), at).is_err(), "who knows which is right");
+    assert!(
+        IssueTime::from_clocks(at.plus(Span(5 * day.0)), at).is_err(),
+        "who knows which is right"
+    );
 }
 
 /// Agents serve too, and their certificates say so; but they name no host, whatever was asked for.
@@ -359,8 +375,9 @@ async fn a_master_whose_clock_was_ahead_signs_again_when_it_is_right() {
 async fn only_a_master_can_be_taken_for_a_server() {
     let (authority, _) = cell();
     let agent = Part::Agent(name("n7"));
-    let papers = authority.equip(&agent, &loopback(), now(), CERTIFICATE_LIFE).unwrap();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
+    let credentials =
+        authority.issue_credentials(&agent, &loopback(), now(), CERTIFICATE_LIFETIME).unwrap();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
     for trust in [
         Trust::Authority(authority.certificate_pem().into()),
         Trust::Fingerprint(authority.fingerprint()),
@@ -369,8 +386,14 @@ async fn only_a_master_can_be_taken_for_a_server() {
         assert!(error.contains("NotValidForName"), "{error}");
     }
     server.stop().await;
-    let papers = authority.equip(&Part::User(name("ann")), &loopback(), now(), CERTIFICATE_LIFE);
-    let server = Server::start(Some((&authority, &papers.unwrap())), Limits::default()).await;
+    let credentials = authority.issue_credentials(
+        &Part::User(name("ann")),
+        &loopback(),
+        now(),
+        CERTIFICATE_LIFETIME,
+    );
+    let server =
+        Server::start(Some((&authority, &credentials.unwrap())), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let error = ask_tls(&server, &trust, None, None).await.unwrap_err();
     assert!(error.contains("Purpose") || error.contains("NotValidForName"), "{error}");
@@ -380,16 +403,17 @@ async fn only_a_master_can_be_taken_for_a_server() {
 #[tokio::test]
 async fn a_renewed_certificate_is_shown_without_a_restart() {
     let (authority, good) = cell();
-    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFE.0);
+    let long_ago = Time(now().0 - 3 * CERTIFICATE_LIFETIME.0);
     let master = Part::Master(name("m1"));
-    let expired = authority.equip(&master, &loopback(), long_ago, CERTIFICATE_LIFE).unwrap();
-    let server = Server::start(Some((&authority, &expired)), Limits::default()).await;
+    let expired =
+        authority.issue_credentials(&master, &loopback(), long_ago, CERTIFICATE_LIFETIME).unwrap();
+    let server = Server::start(Some((&authority, &expired)), ListenerLimits::default()).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let error = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap_err();
     assert!(error.contains("Expired"), "{error}");
-    let shown = server.shown.as_ref().unwrap();
-    assert!(shown.exchange(&good.certificate, &expired.key).is_err(), "key of another");
-    shown.exchange(&good.certificate, &good.key).unwrap();
+    let resolver = server.resolver.as_ref().unwrap();
+    assert!(resolver.replace(&good.certificate, &expired.key).is_err(), "key of another");
+    resolver.replace(&good.certificate, &good.key).unwrap();
     assert_eq!(ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap().0, 200);
     server.stop().await;
 }
@@ -397,22 +421,22 @@ async fn a_renewed_certificate_is_shown_without_a_restart() {
 #[test]
 fn renewal_is_due_at_two_thirds_of_life() {
     let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
-    let key = KeyPrint([0; 16]);
-    let until = BACKDATED.0 + 4000;
-    let holder = Holder { identity, key, from: Time(1000), until: Time(until) };
+    let key = KeyFingerprint([0; 16]);
+    let until = NOT_BEFORE_BACKDATE.0 + 4000;
+    let holder = CertificateHolder { identity, key, from: Time(1000), until: Time(until) };
     assert_eq!(holder.renew_at(), Time(until - 1000));
 }
 
 #[tokio::test]
 async fn plain_connections_exist_only_on_loopback() {
-    let server = Server::start(None, Limits::default()).await;
+    let server = Server::start(None, ListenerLimits::default()).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     // Whoever is on this machine reaches it, and still has to show the cell's token.
-    let (status, told) = ask(stream, "/who", None).await.unwrap();
-    assert_eq!(status, 401, "{told}");
+    let (status, answer) = ask(stream, "/who", None).await.unwrap();
+    assert_eq!(status, 401, "{answer}");
     server.stop().await;
     for address in ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"] {
-        let Err(error) = Door::plain(address.parse().unwrap()).await else {
+        let Err(error) = Listener::plain(address.parse().unwrap()).await else {
             panic!("bound {address}");
         };
         assert!(error.to_string().contains("loopback"), "{error}");
@@ -421,9 +445,10 @@ async fn plain_connections_exist_only_on_loopback() {
 
 #[tokio::test]
 async fn health_needs_no_identity() {
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), Limits::default()).await;
-    let config = tls::client(&Trust::Authority(authority.certificate_pem().into()), None).unwrap();
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), ListenerLimits::default()).await;
+    let config =
+        tls::client_config(&Trust::Authority(authority.certificate_pem().into()), None).unwrap();
     let stream = TcpStream::connect(server.address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
@@ -433,14 +458,14 @@ async fn health_needs_no_identity() {
 
 #[tokio::test]
 async fn one_identity_cannot_take_all_connections() {
-    let (authority, papers) = cell();
-    let limits = Limits { per_identity: 1, ..Limits::default() };
-    let server = Server::start(Some((&authority, &papers)), limits).await;
+    let (authority, credentials) = cell();
+    let limits = ListenerLimits { per_identity: 1, ..ListenerLimits::default() };
+    let server = Server::start(Some((&authority, &credentials)), limits).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     let greedy = Part::Agent(name("n7"));
-    let greedy = authority.equip(&greedy, &[], now(), CERTIFICATE_LIFE).unwrap();
-    let shown = Shown::new(&greedy.certificate, &greedy.key).unwrap();
-    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let greedy = authority.issue_credentials(&greedy, &[], now(), CERTIFICATE_LIFETIME).unwrap();
+    let resolver = CertificateResolver::new(&greedy.certificate, &greedy.key).unwrap();
+    let config = Arc::new(tls::client_config(&trust, Some(resolver)).unwrap());
     let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let stream = TcpStream::connect(server.address).await.unwrap();
     let first = TlsConnector::from(config.clone()).connect(host(), stream).await.unwrap();
@@ -453,16 +478,18 @@ async fn one_identity_cannot_take_all_connections() {
     let answer = sender.send_request(request).await.unwrap();
     assert_eq!(answer.status().as_u16(), 200);
     assert!(ask_tls(&server, &trust, Some(&greedy), None).await.is_err());
-    let modest = authority.equip(&Part::Agent(name("n8")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let modest = authority
+        .issue_credentials(&Part::Agent(name("n8")), &[], now(), CERTIFICATE_LIFETIME)
+        .unwrap();
     assert_eq!(ask_tls(&server, &trust, Some(&modest), None).await.unwrap().0, 200);
     driver.abort();
     server.stop().await;
 }
 
 /// A listener with room for few strangers, and how it is reached.
-async fn crowded(limits: Limits) -> (Server, Trust, Authority) {
-    let (authority, papers) = cell();
-    let server = Server::start(Some((&authority, &papers)), limits).await;
+async fn start_with_limits(limits: ListenerLimits) -> (Server, Trust, Authority) {
+    let (authority, credentials) = cell();
+    let server = Server::start(Some((&authority, &credentials)), limits).await;
     let trust = Trust::Authority(authority.certificate_pem().into());
     (server, trust, authority)
 }
@@ -476,13 +503,19 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_of_strangers_keeps_nobody_out() {
-    let limits = Limits { strangers: 8, handshake: Duration::from_secs(600), ..Limits::default() };
-    let (server, trust, authority) = crowded(limits).await;
+    let limits = ListenerLimits {
+        unauthenticated: 8,
+        handshake: Duration::from_secs(600),
+        ..ListenerLimits::default()
+    };
+    let (server, trust, authority) = start_with_limits(limits).await;
     let mut held = Vec::new();
     for _ in 0..500 {
         held.push(TcpStream::connect(server.address).await.unwrap());
     }
-    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
+    let agent = authority
+        .issue_credentials(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFETIME)
+        .unwrap();
     for _ in 0..4 {
         assert_eq!(ask_tls(&server, &trust, Some(&agent), None).await.unwrap().0, 200);
         let user = ask_tls(&server, &trust, None, Some("Bearer ann-1.s")).await.unwrap();
@@ -500,16 +533,18 @@ async fn a_crowd_of_strangers_keeps_nobody_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
     let (short, long) = (Duration::from_millis(300), Duration::from_secs(600));
-    let (server, ..) = crowded(Limits { handshake: short, ..Limits::default() }).await;
+    let (server, ..) =
+        start_with_limits(ListenerLimits { handshake: short, ..ListenerLimits::default() }).await;
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     let minute = Duration::from_secs(60);
     assert_eq!(tokio::time::timeout(minute, is_closed(&mut silent)).await, Ok(true));
     server.stop().await;
-    let limits = Limits { introduction: short, handshake: long, ..Limits::default() };
-    let (server, trust, authority) = crowded(limits).await;
+    let limits =
+        ListenerLimits { authentication: short, handshake: long, ..ListenerLimits::default() };
+    let (server, trust, authority) = start_with_limits(limits).await;
     let host = || rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let overstays = async || {
-        let nobody = Arc::new(tls::client(&trust, None).unwrap());
+        let nobody = Arc::new(tls::client_config(&trust, None).unwrap());
         let stream = TcpStream::connect(server.address).await.unwrap();
         let mut shaken = TlsConnector::from(nobody).connect(host(), stream).await.unwrap();
         let mut rest = Vec::new();
@@ -518,9 +553,11 @@ async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
     };
     overstays().await;
     // Whoever has shown a certificate stays: agents poll when they like.
-    let agent = authority.equip(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFE).unwrap();
-    let shown = Shown::new(&agent.certificate, &agent.key).unwrap();
-    let config = Arc::new(tls::client(&trust, Some(shown)).unwrap());
+    let agent = authority
+        .issue_credentials(&Part::Agent(name("n7")), &[], now(), CERTIFICATE_LIFETIME)
+        .unwrap();
+    let resolver = CertificateResolver::new(&agent.certificate, &agent.key).unwrap();
+    let config = Arc::new(tls::client_config(&trust, Some(resolver)).unwrap());
     let stream = TcpStream::connect(server.address).await.unwrap();
     let known = TlsConnector::from(config).connect(host(), stream).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http2::handshake(
@@ -541,27 +578,29 @@ async fn whoever_does_not_say_who_it_is_in_time_is_let_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_refused_time_and_again_is_closed() {
-    let server = Server::start(None, Limits { knocks: 3, ..Limits::default() }).await;
+    let server =
+        Server::start(None, ListenerLimits { rejected_requests: 3, ..ListenerLimits::default() })
+            .await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     let driver = tokio::spawn(connection);
-    let mut refused = 0;
+    let mut rejected = 0;
     while sender.ready().await.is_ok() {
         let request = hyper::Request::get("/who").header("host", "evil.example");
-        let asked = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
-        let Ok(response) = asked.await else { break };
+        let pending_response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap());
+        let Ok(response) = pending_response.await else { break };
         assert_eq!(response.status().as_u16(), 403);
-        refused += 1;
-        assert!(refused < 100, "never closed");
+        rejected += 1;
+        assert!(rejected < 100, "never closed");
     }
-    assert!(refused >= 3, "{refused}");
+    assert!(rejected >= 3, "{rejected}");
     assert!(driver.await.is_ok());
     server.stop().await;
 }
 
 /// A cell of one replica in this process, with a join token for the agent of `n7`.
-async fn running_cell(folder: &Folder) -> Master {
+async fn running_cell(folder: &TempFolder) -> Master {
     struct Nobody;
     impl Peers for Nobody {
         fn call(
@@ -574,9 +613,9 @@ async fn running_cell(folder: &Folder) -> Master {
         }
     }
     let world =
-        World { disk: folder.disk(), peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
-    let store = cellwright_store::Settings { cell: [7; 16], ..Default::default() };
-    let master = Master::start(1, Settings::default(), store, world).await.unwrap();
+        Environment { disk: folder.disk(), peers: Arc::new(Nobody), clock: Arc::new(SystemClock) };
+    let store = cellwright_store::StoreConfig { cell: [7; 16], ..Default::default() };
+    let master = Master::start(1, MasterConfig::default(), store, world).await.unwrap();
     let handle = master.handle();
     let me = Peer { name: "m1".into(), address: "127.0.0.1:1".into() };
     handle.replica().bootstrap([(1, me)].into()).await.unwrap();
@@ -609,12 +648,13 @@ async fn running_cell(folder: &Folder) -> Master {
 async fn send(
     address: SocketAddr,
     trust: &Trust,
-    papers: Option<&Papers>,
+    credentials: Option<&Credentials>,
     path: &str,
     body: Vec<u8>,
 ) -> (u16, Bytes) {
-    let shown = papers.map(|papers| Shown::new(&papers.certificate, &papers.key).unwrap());
-    let config = tls::client(trust, shown).unwrap();
+    let resolver = credentials
+        .map(|papers| CertificateResolver::new(&papers.certificate, &papers.key).unwrap());
+    let config = tls::client_config(trust, resolver).unwrap();
     let stream = TcpStream::connect(address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
@@ -632,7 +672,7 @@ async fn send(
 }
 
 /// The message of a joiner with this key.
-fn asking(token: &JoinToken, key: &NewKey) -> Vec<u8> {
+fn join_message(token: &JoinToken, key: &NewKey) -> Vec<u8> {
     let signing_request = key.signing_request.clone();
     let request = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
     postcard::to_stdvec(&request).unwrap()
@@ -640,31 +680,34 @@ fn asking(token: &JoinToken, key: &NewKey) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_joins_a_running_cell_once_and_renews() {
-    let folder = Folder::new();
+    let folder = TempFolder::new();
     let master = running_cell(&folder).await;
-    let (authority, papers) = cell();
+    let (authority, credentials) = cell();
     let authority = Arc::new(authority);
-    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
-    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
-    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
-    let address = door.address().unwrap();
+    let resolver = CertificateResolver::new(&credentials.certificate, &credentials.key).unwrap();
+    let config =
+        tls::server_config(authority.certificate_pem(), resolver, OutOfDateHook::default())
+            .unwrap();
+    let listener = Listener::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = listener.address().unwrap();
     let handle = master.handle().clone();
-    let keep = Keep { segment_bytes: 1 << 20, total_bytes: 1 << 20, age: CERTIFICATE_LIFE };
-    let audit_folder = Folder::new();
+    let keep =
+        RetentionLimits { segment_bytes: 1 << 20, total_bytes: 1 << 20, age: CERTIFICATE_LIFETIME };
+    let audit_folder = TempFolder::new();
     let audit = Arc::new(AuditLog::open(audit_folder.disk(), keep).unwrap());
     let clock: Arc<dyn cellwright_master::clock::Clock> = Arc::new(SystemClock);
-    let gate = Arc::new(MasterGate {
+    let gate = Arc::new(MasterAuthenticator {
         cell: name("aa"),
         handle: handle.clone(),
         clock: clock.clone(),
         audit: audit.clone(),
-        refusals: Refusals::default(),
-        open: None,
+        rejections: RejectionAuditLimiter::default(),
+        dev_token: None,
     });
     let (authority_too, task_life) = (authority.clone(), Span::seconds(3600));
-    let router = Enrolling { handle, authority: authority_too, clock, task_life }.router();
+    let router = EnrollmentApi { handle, authority: authority_too, clock, task_life }.router();
     let (stop, stopped) = oneshot::channel::<()>();
-    let serving = tokio::spawn(door.serve(router, gate, Limits::default(), async {
+    let serving = tokio::spawn(listener.serve(router, gate, ListenerLimits::default(), async {
         drop(stopped.await);
     }));
     let pinned = Trust::Fingerprint(authority.fingerprint());
@@ -672,70 +715,77 @@ async fn an_agent_joins_a_running_cell_once_and_renews() {
         request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7"))).token.expose(),
     )
     .unwrap();
-    let key = token.signing_key(&[]).unwrap();
-    let joining = asking(&token, &key);
+    let key = token.generate_key(&[]).unwrap();
+    let joining = join_message(&token, &key);
     let (status, body) = send(address, &pinned, None, JOIN_PATH, joining.clone()).await;
     assert_eq!(status, 200, "{body:?}");
-    let answer = certified(Ok(postcard::from_bytes(&body).unwrap()));
-    let own = Papers { certificate: answer.certificate, key: key.key };
-    let identity = own.holder().unwrap().identity;
+    let answer = expect_certified(Ok(postcard::from_bytes(&body).unwrap()));
+    let credentials = Credentials { certificate: answer.certificate, key: key.key };
+    let identity = credentials.holder().unwrap().identity;
     assert_eq!(identity.to_string(), "spiffe://aa/agent/n7");
     // The answer may have been lost: who asks again with the same key gets it again.
     let (status, body) = send(address, &pinned, None, JOIN_PATH, joining).await;
     assert_eq!(status, 200, "{body:?}");
-    let again = certified(Ok(postcard::from_bytes(&body).unwrap()));
-    assert_eq!(Holder::of_pem(&again.certificate).unwrap().identity, identity);
+    let again = expect_certified(Ok(postcard::from_bytes(&body).unwrap()));
+    assert_eq!(CertificateHolder::from_pem(&again.certificate).unwrap().identity, identity);
     let remembered = || master.handle().read().state.windows().len();
     let before = remembered();
-    let thief = asking(&token, &token.signing_key(&[]).unwrap());
+    let thief = join_message(&token, &token.generate_key(&[]).unwrap());
     let (status, body) = send(address, &pinned, None, JOIN_PATH, thief).await;
     assert!(status == 403 && String::from_utf8_lossy(&body).contains("used before"), "{body:?}");
     assert_eq!(remembered(), before, "a used token writes nothing");
-    renewals_are_refused(address, &pinned, &own, &audit).await;
+    renewals_are_refused(address, &pinned, &credentials, &audit).await;
     drop(stop);
     serving.await.unwrap();
     master.stop().await;
 }
 
 /// Of an agent whose machine the cell does not know yet, and of nobody.
-async fn renewals_are_refused(address: SocketAddr, pinned: &Trust, own: &Papers, audit: &AuditLog) {
-    let identity = own.holder().unwrap().identity;
-    let next = NewKey::make(&identity, &[]).unwrap();
+async fn renewals_are_refused(
+    address: SocketAddr,
+    pinned: &Trust,
+    credentials: &Credentials,
+    audit: &AuditLog,
+) {
+    let identity = credentials.holder().unwrap().identity;
+    let next = NewKey::generate(&identity, &[]).unwrap();
     let renewal =
         RenewRequest { protocol: PROTOCOL, signing_request: next.signing_request.clone() };
     let renewal = postcard::to_stdvec(&renewal).unwrap();
-    let (status, body) = send(address, pinned, Some(own), RENEW_PATH, renewal.clone()).await;
+    let (status, body) =
+        send(address, pinned, Some(credentials), RENEW_PATH, renewal.clone()).await;
     assert_eq!(status, 403, "{body:?}");
     let (status, _) = send(address, pinned, None, RENEW_PATH, renewal).await;
     assert_eq!(status, 401);
-    let refused = audit.read_after(0, u32::MAX, 10).unwrap().items;
-    assert_eq!(refused.len(), 1);
-    assert_eq!(refused[0].line.verdict, "no-identity");
-    for _ in 0..3 * PER_SOURCE {
+    let audit_lines = audit.read_after(0, u32::MAX, 10).unwrap().items;
+    assert_eq!(audit_lines.len(), 1);
+    assert_eq!(audit_lines[0].line.verdict, "no-identity");
+    for _ in 0..3 * MAX_LINES_PER_SOURCE {
         assert_eq!(send(address, pinned, None, RENEW_PATH, vec![]).await.0, 401);
     }
     let lines = audit.read_after(0, u32::MAX, 1000).unwrap().items.len() as u64;
-    assert_eq!(lines, PER_SOURCE, "the rest is counted");
+    assert_eq!(lines, MAX_LINES_PER_SOURCE, "the rest is counted");
 }
 
 #[test]
 fn a_certificate_of_another_cell_or_past_its_time_is_nobody() {
     let state = state_with_ann(now());
-    let holder = |cell: &str, until: Time| Holder {
-        key: KeyPrint([0; 16]),
+    let holder = |cell: &str, until: Time| CertificateHolder {
+        key: KeyFingerprint([0; 16]),
         identity: Identity { cell: name(cell), part: Part::Agent(name("n7")) },
         from: Time::ZERO,
         until,
     };
-    let check = |holder: &Holder, expected: Result<Caller, Unauthenticated>| {
-        let evidence = Evidence { holder: Some(holder), authorization: None, open: None };
-        assert_eq!(caller(evidence, &name("aa"), &state, now()), expected);
+    let check = |holder: &CertificateHolder, expected: Result<Caller, Unauthenticated>| {
+        let evidence =
+            PresentedCredentials { holder: Some(holder), authorization: None, dev_token: None };
+        assert_eq!(authenticate(evidence, &name("aa"), &state, now()), expected);
     };
     check(&holder("aa", Time::NEVER), Ok(Caller::Agent(name("n7"))));
     let other = Unauthenticated::OtherCell { found: name("bb"), cell: name("aa") };
     check(&holder("bb", Time::NEVER), Err(other));
     check(&holder("aa", now()), Ok(Caller::Agent(name("n7"))));
-    let over = Time(now().0 - TOLERANCE.0 - 1);
+    let over = Time(now().0 - CLOCK_SKEW_TOLERANCE.0 - 1);
     check(&holder("aa", over), Err(Unauthenticated::CertificateExpired));
 }
 
@@ -746,13 +796,13 @@ fn an_expired_token_and_a_join_token_open_no_session() {
     join_token(&mut state, at, JoinKind::Agent, "n7");
     let ask = |header: &str, at: Time| {
         let authorization = Some(header.as_bytes());
-        let evidence = Evidence { holder: None, authorization, open: Some(&OPEN) };
-        caller(evidence, &name("aa"), &state, at)
+        let evidence = PresentedCredentials { holder: None, authorization, dev_token: Some(&OPEN) };
+        authenticate(evidence, &name("aa"), &state, at)
     };
     assert_eq!(ask("bearer ann-1.s", at), Ok(Caller::User(name("ann"))));
     let late = at.plus(Span::seconds(3600));
-    assert_eq!(ask("Bearer ann-1.s", late), Err(Unauthenticated::Token));
-    assert_eq!(ask("Bearer join-1.j", at), Err(Unauthenticated::Token));
+    assert_eq!(ask("Bearer ann-1.s", late), Err(Unauthenticated::TokenNotAccepted));
+    assert_eq!(ask("Bearer join-1.j", at), Err(Unauthenticated::TokenNotAccepted));
     for wrong in ["Bearer", "Bearer x", "Bearer ann-1.", "Bearer A.s", "ann-1.s", "\u{e9} a.b"] {
         assert_eq!(ask(wrong, at), Err(Unauthenticated::Malformed), "{wrong}");
     }
@@ -764,7 +814,7 @@ const OPEN: SecretHash = SecretHash([9; 32]);
 /// Where those who join in these tests ask from.
 const FROM: &str = "10.0.0.2";
 
-fn certified(reply: Result<JoinReply, JoinError>) -> JoinAnswer {
+fn expect_certified(reply: Result<JoinReply, JoinError>) -> JoinAnswer {
     match reply.unwrap() {
         JoinReply::Certified(answer) => answer,
         JoinReply::Waiting(_) => panic!("it is to wait"),
@@ -788,7 +838,12 @@ fn join_token(state: &mut State, at: Time, kind: JoinKind, bound: &str) {
     assert_eq!(apply(state, at, Actor::Operator, command), Ok(Done::Applied));
 }
 
-fn request(authority: &Authority, kind: JoinKind, claimed: &str, asked: &Part) -> JoinRequest {
+fn request(
+    authority: &Authority,
+    kind: JoinKind,
+    claimed: &str,
+    requested_part: &Part,
+) -> JoinRequest {
     let token = JoinToken {
         kind,
         name: name(claimed),
@@ -796,8 +851,8 @@ fn request(authority: &Authority, kind: JoinKind, claimed: &str, asked: &Part) -
         secret: Secret::new("j".into()),
         fingerprint: authority.fingerprint(),
     };
-    let identity = Identity { cell: authority.cell().clone(), part: asked.clone() };
-    let key = NewKey::make(&identity, &loopback()).unwrap();
+    let identity = Identity { cell: authority.cell().clone(), part: requested_part.clone() };
+    let key = NewKey::generate(&identity, &loopback()).unwrap();
     JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request: key.signing_request }
 }
 
@@ -809,36 +864,36 @@ fn a_join_token_is_good_for_one_certificate() {
     join_token(&mut state, at, JoinKind::Agent, "n7");
     let agent = Part::Agent(name("n7"));
     let joining = request(&authority, JoinKind::Agent, "n7", &agent);
-    let first = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let first = Admission::check(&joining, FROM, &state, at).unwrap();
     // A request of another, judged before the first is committed: only the log tells them apart.
     let thief = request(&authority, JoinKind::Agent, "n7", &agent);
-    let second = Admission::judge(&thief, FROM, &state, at).unwrap();
+    let second = Admission::check(&thief, FROM, &state, at).unwrap();
     let used = use_token(&mut state, at, &first);
-    let answer = certified(first.answer(Some(used), &authority, at));
-    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
-    let refused = use_token(&mut state, at, &second);
-    let refused = second.answer(Some(refused), &authority, at);
-    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+    let answer = expect_certified(first.answer(Some(used), &authority, at));
+    assert_eq!(CertificateHolder::from_pem(&answer.certificate).unwrap().identity.part, agent);
+    let verdict = use_token(&mut state, at, &second);
+    let rejected = second.answer(Some(verdict), &authority, at);
+    assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
     // Whoever has not heard the answer asks again; the token is used once all the same.
-    let again = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let again = Admission::check(&joining, FROM, &state, at).unwrap();
     let before = state.tokens().len();
     let used = use_token(&mut state, at, &again);
     assert_eq!((used.clone(), state.tokens().len()), (Ok(Done::Applied), before));
-    let answer = certified(again.answer(Some(used), &authority, at));
-    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().identity.part, agent);
+    let answer = expect_certified(again.answer(Some(used), &authority, at));
+    assert_eq!(CertificateHolder::from_pem(&answer.certificate).unwrap().identity.part, agent);
     // Once the use is known, nobody else gets as far as the log, not even who was refused there.
     let third = request(&authority, JoinKind::Agent, "n7", &agent);
     for other in [&thief, &third] {
-        let refused = Admission::judge(other, FROM, &state, at);
-        assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
+        let rejected = Admission::check(other, FROM, &state, at);
+        assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
     }
     let late = at.plus(Span::seconds(900));
-    let expired = Admission::judge(&joining, FROM, &state, late);
-    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+    let expired = Admission::check(&joining, FROM, &state, late);
+    assert!(matches!(expired, Err(JoinError::InvalidToken(InvalidTokenReason::Expired))));
 }
 
 /// A replica's key, its request to join as m2, and the state in which its token was used.
-fn asked_in(authority: &Authority, at: Time) -> (NewKey, JoinRequest, State) {
+fn waiting_replica(authority: &Authority, at: Time) -> (NewKey, JoinRequest, State) {
     let mut state = State::default();
     join_token(&mut state, at, JoinKind::Replica, "m2");
     let token = JoinToken {
@@ -848,18 +903,18 @@ fn asked_in(authority: &Authority, at: Time) -> (NewKey, JoinRequest, State) {
         secret: Secret::new("j".into()),
         fingerprint: authority.fingerprint(),
     };
-    let key = token.signing_key(&loopback()).unwrap();
+    let key = token.generate_key(&loopback()).unwrap();
     let signing_request = key.signing_request.clone();
     let joining = JoinRequest { protocol: PROTOCOL, token: token.text(), signing_request };
-    let first = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let first = Admission::check(&joining, FROM, &state, at).unwrap();
     let used = use_token(&mut state, at, &first);
     let answer = first.answer(Some(used), authority, at).unwrap();
-    let own = own_key_print(&key.key).unwrap();
-    assert!(matches!(answer, JoinReply::Waiting(ToConfirm { key, .. }) if key == own));
+    let own = own_key_fingerprint(&key.key).unwrap();
+    assert!(matches!(answer, JoinReply::Waiting(PendingConfirmation { key, .. }) if key == own));
     (key, joining, state)
 }
 
-fn confirm(state: &mut State, at: Time, key: KeyPrint) {
+fn confirm(state: &mut State, at: Time, key: KeyFingerprint) {
     let command = Command::ConfirmReplica { name: name("m2"), key };
     assert_eq!(apply(state, at, Actor::Operator, command), Ok(Done::Applied));
 }
@@ -868,54 +923,57 @@ fn confirm(state: &mut State, at: Time, key: KeyPrint) {
 fn nothing_of_the_authority_goes_to_a_replica_that_nobody_confirmed() {
     let (authority, _) = cell();
     let at = now();
-    let (key, joining, mut state) = asked_in(&authority, at);
+    let (key, joining, mut state) = waiting_replica(&authority, at);
     let entries = state.tokens().len();
     for _ in 0..3 {
-        let again = Admission::judge(&joining, FROM, &state, at).unwrap();
+        let again = Admission::check(&joining, FROM, &state, at).unwrap();
         assert!(again.command.is_none(), "who asks again writes nothing");
         let answer = again.answer(None, &authority, at).unwrap();
         assert!(matches!(answer, JoinReply::Waiting(_)));
     }
     assert_eq!(state.tokens().len(), entries);
     let thief = request(&authority, JoinKind::Replica, "m2", &Part::Master(name("m2")));
-    let refused = Admission::judge(&thief, FROM, &state, at);
-    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
-    confirm(&mut state, at, own_key_print(&key.key).unwrap());
-    let refused = Admission::judge(&thief, FROM, &state, at);
-    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))), "nor with it confirmed");
+    let rejected = Admission::check(&thief, FROM, &state, at);
+    assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
+    confirm(&mut state, at, own_key_fingerprint(&key.key).unwrap());
+    let rejected = Admission::check(&thief, FROM, &state, at);
+    assert!(
+        matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))),
+        "nor with it confirmed"
+    );
 }
 
 #[test]
 fn the_authoritys_key_goes_to_who_has_the_confirmed_key_and_in_time() {
     let (authority, _) = cell();
     let at = now();
-    let (key, joining, mut state) = asked_in(&authority, at);
-    let own = own_key_print(&key.key).unwrap();
+    let (key, joining, mut state) = waiting_replica(&authority, at);
+    let own = own_key_fingerprint(&key.key).unwrap();
     // Certificates of the same name with the confirmed key, another key, and another name.
     let signed = |part: &Part, key: &NewKey| {
         let request = SigningRequest::parse(&key.signing_request).unwrap();
-        let pem = authority.sign(&request, part, &[], at, CERTIFICATE_LIFE).unwrap();
-        Holder::of_pem(&pem).unwrap()
+        let pem = authority.sign(&request, part, &[], at, CERTIFICATE_LIFETIME).unwrap();
+        CertificateHolder::from_pem(&pem).unwrap()
     };
     let m2 = Part::Master(name("m2"));
     let holder = signed(&m2, &key);
     assert_eq!(holder.key, own);
-    let given = |holder: &Holder, state: &State, at: Time| {
+    let given = |holder: &CertificateHolder, state: &State, at: Time| {
         authority_for(PROTOCOL, holder, &authority, state, at).map(|(whose, _)| whose)
     };
-    let refused = |given| assert!(matches!(given, Err(JoinError::Unconfirmed { .. })));
-    refused(given(&holder, &state, at));
+    let check_unconfirmed = |given| assert!(matches!(given, Err(JoinError::Unconfirmed { .. })));
+    check_unconfirmed(given(&holder, &state, at));
     confirm(&mut state, at, own);
     assert_eq!(given(&holder, &state, at).unwrap(), format!("m2 with key {own}"));
-    let other = NewKey::make(&Identity { cell: name("aa"), part: m2.clone() }, &[]).unwrap();
-    refused(given(&signed(&m2, &other), &state, at));
-    refused(given(&signed(&Part::Master(name("m3")), &key), &state, at));
-    refused(given(&signed(&Part::Agent(name("m2")), &key), &state, at));
+    let other = NewKey::generate(&Identity { cell: name("aa"), part: m2.clone() }, &[]).unwrap();
+    check_unconfirmed(given(&signed(&m2, &other), &state, at));
+    check_unconfirmed(given(&signed(&Part::Master(name("m3")), &key), &state, at));
+    check_unconfirmed(given(&signed(&Part::Agent(name("m2")), &key), &state, at));
     let late = at.plus(Span::seconds(900));
-    refused(given(&holder, &state, late));
-    let again = Admission::judge(&joining, FROM, &state, at).unwrap();
-    let answer = certified(again.answer(None, &authority, at));
-    assert_eq!(Holder::of_pem(&answer.certificate).unwrap().key, own);
+    check_unconfirmed(given(&holder, &state, late));
+    let again = Admission::check(&joining, FROM, &state, at).unwrap();
+    let answer = expect_certified(again.answer(None, &authority, at));
+    assert_eq!(CertificateHolder::from_pem(&answer.certificate).unwrap().key, own);
 }
 
 #[test]
@@ -924,12 +982,12 @@ fn a_join_token_is_good_for_its_own_name_only() {
     let at = now();
     let mut state = State::default();
     join_token(&mut state, at, JoinKind::Agent, "n7");
-    let check = |claimed: &str, kind: JoinKind, asked: Part| {
-        let joining = request(&authority, kind, claimed, &asked);
-        match Admission::judge(&joining, FROM, &state, at) {
-            Err(JoinError::OtherName { .. }) => {}
+    let check = |claimed: &str, kind: JoinKind, requested: Part| {
+        let joining = request(&authority, kind, claimed, &requested);
+        match Admission::check(&joining, FROM, &state, at) {
+            Err(JoinError::NameMismatch { .. }) => {}
             Err(other) => panic!("{other}"),
-            Ok(_) => panic!("{asked} accepted with a token for agent/n7"),
+            Ok(_) => panic!("{requested} accepted with a token for agent/n7"),
         }
     };
     check("n7", JoinKind::Agent, Part::Agent(name("n8")));
@@ -938,8 +996,8 @@ fn a_join_token_is_good_for_its_own_name_only() {
     check("n7", JoinKind::Agent, Part::User(name("n7")));
     let good = request(&authority, JoinKind::Agent, "n7", &Part::Agent(name("n7")));
     let late = at.plus(Span::seconds(900));
-    let expired = Admission::judge(&good, FROM, &state, late);
-    assert!(matches!(expired, Err(JoinError::Flaw(TokenFlaw::Expired))));
+    let expired = Admission::check(&good, FROM, &state, late);
+    assert!(matches!(expired, Err(JoinError::InvalidToken(InvalidTokenReason::Expired))));
 }
 
 #[test]
@@ -949,43 +1007,49 @@ fn a_scheduler_joins_once_under_its_name() {
     let mut state = State::default();
     join_token(&mut state, at, JoinKind::Scheduler, "s1");
     let scheduler = Part::Scheduler(name("s1"));
-    for (claimed, asked) in [("s1", "s2"), ("s2", "s2"), ("s2", "s1")] {
-        let asked = Part::Scheduler(name(asked));
-        let other = request(&authority, JoinKind::Scheduler, claimed, &asked);
-        let judged = Admission::judge(&other, FROM, &state, at);
-        assert!(matches!(judged, Err(JoinError::OtherName { .. })), "{claimed} {asked}");
+    for (claimed, requested) in [("s1", "s2"), ("s2", "s2"), ("s2", "s1")] {
+        let requested = Part::Scheduler(name(requested));
+        let other = request(&authority, JoinKind::Scheduler, claimed, &requested);
+        let judged = Admission::check(&other, FROM, &state, at);
+        assert!(matches!(judged, Err(JoinError::NameMismatch { .. })), "{claimed} {requested}");
     }
     let joining = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
-    let admission = Admission::judge(&joining, FROM, &state, at).unwrap();
+    let admission = Admission::check(&joining, FROM, &state, at).unwrap();
     let used = use_token(&mut state, at, &admission);
-    let answer = certified(admission.answer(Some(used), &authority, at));
-    let holder = Holder::of_pem(&answer.certificate).unwrap();
+    let answer = expect_certified(admission.answer(Some(used), &authority, at));
+    let holder = CertificateHolder::from_pem(&answer.certificate).unwrap();
     assert_eq!(holder.identity.part, scheduler);
     let another = request(&authority, JoinKind::Scheduler, "s1", &scheduler);
-    let refused = Admission::judge(&another, FROM, &state, at);
-    assert!(matches!(refused, Err(JoinError::Flaw(TokenFlaw::Used))));
-    let next = NewKey::make(&holder.identity, &[]).unwrap();
+    let rejected = Admission::check(&another, FROM, &state, at);
+    assert!(matches!(rejected, Err(JoinError::InvalidToken(InvalidTokenReason::Used))));
+    let next = NewKey::generate(&holder.identity, &[]).unwrap();
     let renewed = renew(PROTOCOL, &next.signing_request, &holder, &authority, &state, at);
-    assert_eq!(Holder::of_pem(&renewed.unwrap().certificate).unwrap().identity, holder.identity);
+    assert_eq!(
+        CertificateHolder::from_pem(&renewed.unwrap().certificate).unwrap().identity,
+        holder.identity
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
-    let (authority, papers) = cell();
-    let shown = Shown::new(&papers.certificate, &papers.key).unwrap();
-    let config = tls::server(authority.certificate_pem(), shown, OutOfDate::default()).unwrap();
-    let door = Door::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
-    let address = door.address().unwrap();
+    let (authority, credentials) = cell();
+    let resolver = CertificateResolver::new(&credentials.certificate, &credentials.key).unwrap();
+    let config =
+        tls::server_config(authority.certificate_pem(), resolver, OutOfDateHook::default())
+            .unwrap();
+    let listener = Listener::tls("127.0.0.1:0".parse().unwrap(), Arc::new(config)).await.unwrap();
+    let address = listener.address().unwrap();
     // No other limit ends a connection on which nothing is asked.
-    let limits = Limits { handshake: Duration::from_secs(3600), ..Limits::default() };
-    let (cell, state, refused) = (name("aa"), State::default(), Mutex::default());
-    let gate = Arc::new(TestGate { cell, state, refused });
-    let serving = tokio::spawn(door.serve(Router::new(), gate, limits, std::future::pending()));
+    let limits =
+        ListenerLimits { handshake: Duration::from_secs(3600), ..ListenerLimits::default() };
+    let (cell, state, rejected) = (name("aa"), State::default(), Mutex::default());
+    let gate = Arc::new(TestAuthenticator { cell, state, rejected });
+    let serving = tokio::spawn(listener.serve(Router::new(), gate, limits, std::future::pending()));
     let agent = Part::Agent(name("n7"));
-    let brief = authority.equip(&agent, &[], now(), Span::seconds(2)).unwrap();
-    let shown = Shown::new(&brief.certificate, &brief.key).unwrap();
+    let brief = authority.issue_credentials(&agent, &[], now(), Span::seconds(2)).unwrap();
+    let resolver = CertificateResolver::new(&brief.certificate, &brief.key).unwrap();
     let trust = Trust::Authority(authority.certificate_pem().to_owned());
-    let config = tls::client(&trust, Some(shown)).unwrap();
+    let config = tls::client_config(&trust, Some(resolver)).unwrap();
     let stream = TcpStream::connect(address).await.unwrap();
     let host = rustls::pki_types::ServerName::try_from("localhost").unwrap();
     let mut stream = TlsConnector::from(Arc::new(config)).connect(host, stream).await.unwrap();
@@ -1001,11 +1065,11 @@ async fn a_connection_does_not_outlive_the_certificate_it_was_opened_with() {
 fn a_replica_gets_its_hosts_and_the_authority() {
     let (authority, _) = cell();
     let at = now();
-    let (key, joining, mut state) = asked_in(&authority, at);
-    confirm(&mut state, at, own_key_print(&key.key).unwrap());
-    let admission = Admission::judge(&joining, FROM, &state, at).unwrap();
-    let answer = certified(admission.answer(None, &authority, at));
-    let holder = Holder::of_pem(&answer.certificate).unwrap();
+    let (key, joining, mut state) = waiting_replica(&authority, at);
+    confirm(&mut state, at, own_key_fingerprint(&key.key).unwrap());
+    let admission = Admission::check(&joining, FROM, &state, at).unwrap();
+    let answer = expect_certified(admission.answer(None, &authority, at));
+    let holder = CertificateHolder::from_pem(&answer.certificate).unwrap();
     let (_, given) = authority_for(PROTOCOL, &holder, &authority, &state, at).unwrap();
     let key = given.authority_key;
     let second = Authority::from_pem(answer.authority, key).unwrap();
@@ -1023,20 +1087,20 @@ fn renewal_is_for_the_holder_as_long_as_the_cell_knows_it() {
     let at = now();
     let state = state_with_ann(at);
     let ann = Part::User(name("ann"));
-    let papers = authority.equip(&ann, &[], at, CERTIFICATE_LIFE).unwrap();
-    let holder = papers.holder().unwrap();
-    let ask = |asked: &Part, state: &State, at: Time| {
-        let identity = Identity { cell: name("aa"), part: asked.clone() };
-        let key = NewKey::make(&identity, &[]).unwrap();
+    let credentials = authority.issue_credentials(&ann, &[], at, CERTIFICATE_LIFETIME).unwrap();
+    let holder = credentials.holder().unwrap();
+    let ask = |requested: &Part, state: &State, at: Time| {
+        let identity = Identity { cell: name("aa"), part: requested.clone() };
+        let key = NewKey::generate(&identity, &[]).unwrap();
         renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at)
     };
     let later = holder.renew_at();
-    let next = Holder::of_pem(&ask(&ann, &state, later).unwrap().certificate).unwrap();
+    let next = CertificateHolder::from_pem(&ask(&ann, &state, later).unwrap().certificate).unwrap();
     assert!(next.until > holder.until);
     let other = ask(&Part::User(name("bob")), &state, later);
-    assert!(matches!(other, Err(JoinError::OtherHolder { .. })));
-    assert!(matches!(ask(&ann, &State::default(), later), Err(JoinError::Gone { .. })));
-    let over = holder.until.plus(TOLERANCE);
+    assert!(matches!(other, Err(JoinError::IdentityMismatch { .. })));
+    assert!(matches!(ask(&ann, &State::default(), later), Err(JoinError::NotPartOfCell { .. })));
+    let over = holder.until.plus(CLOCK_SKEW_TOLERANCE);
     assert!(matches!(ask(&ann, &state, over), Err(JoinError::Expired)));
 }
 
@@ -1049,11 +1113,19 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
         (Part::Scheduler(name("s1")), PartKind::Scheduler),
         (Part::Master(name("m2")), PartKind::Replica),
     ] {
-        let holder = authority.equip(&part, &[], at, CERTIFICATE_LIFE).unwrap().holder().unwrap();
+        let holder = authority
+            .issue_credentials(&part, &[], at, CERTIFICATE_LIFETIME)
+            .unwrap()
+            .holder()
+            .unwrap();
         let ask = |state: &State| {
-            let evidence = Evidence { holder: Some(&holder), authorization: None, open: None };
-            let known = caller(evidence, &name("aa"), state, at);
-            let key = NewKey::make(&holder.identity, &[]).unwrap();
+            let evidence = PresentedCredentials {
+                holder: Some(&holder),
+                authorization: None,
+                dev_token: None,
+            };
+            let known = authenticate(evidence, &name("aa"), state, at);
+            let key = NewKey::generate(&holder.identity, &[]).unwrap();
             let next = renew(PROTOCOL, &key.signing_request, &holder, &authority, state, at);
             (known, next.map(drop))
         };
@@ -1062,21 +1134,21 @@ fn whoever_was_sent_away_is_nobody_and_renews_nothing() {
         let dismiss = Command::Dismiss { part: kind, name: part.name().clone() };
         assert_eq!(apply(&mut state, at, Actor::Operator, dismiss), Ok(Done::Applied));
         let (known, next) = ask(&state);
-        assert_eq!(known, Err(Unauthenticated::Dismissed { part: part.clone() }));
-        assert!(matches!(next, Err(JoinError::Gone { .. })), "{part}");
+        assert_eq!(known, Err(Unauthenticated::Revoked { part: part.clone() }));
+        assert!(matches!(next, Err(JoinError::NotPartOfCell { .. })), "{part}");
     }
 }
 
 /// What is remembered outlives every certificate made before.
 #[test]
 fn dismissals_outlive_certificates() {
-    assert!(DISMISSED_FOR > CERTIFICATE_LIFE);
+    assert!(REVOCATION_RETENTION > CERTIFICATE_LIFETIME);
 }
 
 #[test]
 fn a_signing_request_of_garbage_or_with_a_broken_signature_is_refused() {
     let identity = Identity { cell: name("aa"), part: Part::Agent(name("n7")) };
-    let key = NewKey::make(&identity, &[]).unwrap();
+    let key = NewKey::generate(&identity, &[]).unwrap();
     assert!(SigningRequest::parse(&key.signing_request).is_ok());
     for wrong in
         ["", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----"]
@@ -1094,23 +1166,25 @@ fn a_signing_request_of_garbage_or_with_a_broken_signature_is_refused() {
 fn keys_on_disk_are_private_or_refused() {
     let folder = std::env::temp_dir().join(format!("cellwright-keys-{}", std::process::id()));
     drop(std::fs::remove_dir_all(&folder));
-    let files = IdentityFiles::in_data(&folder);
+    let files = IdentityFiles::in_data_dir(&folder);
     files.create().unwrap();
-    let (authority, papers) = cell();
-    assert!(!files.has_authority() && files.papers().unwrap().is_none());
+    let (authority, credentials) = cell();
+    assert!(!files.has_authority() && files.load_credentials().unwrap().is_none());
     files.save_authority(authority.certificate_pem(), authority.key_pem()).unwrap();
-    files.save_papers(&papers).unwrap();
-    assert_eq!(files.authority().unwrap().fingerprint(), authority.fingerprint());
-    assert_eq!(files.papers().unwrap().unwrap().certificate, papers.certificate);
+    files.save_credentials(&credentials).unwrap();
+    assert_eq!(files.load_authority().unwrap().fingerprint(), authority.fingerprint());
+    assert_eq!(files.load_credentials().unwrap().unwrap().certificate, credentials.certificate);
     let key = folder.join("identity/authority.key");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&key) & 0o777, 0o600);
     assert_eq!(mode(&folder.join("identity/node.key")) & 0o777, 0o600);
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert!(matches!(files.authority(), Err(FilesError::Exposed { mode: 0o640, .. })));
-    let other = authority.equip(&Part::Master(name("m1")), &[], now(), CERTIFICATE_LIFE).unwrap();
-    let mixed = Papers { certificate: papers.certificate.clone(), key: other.key };
-    files.save_papers(&mixed).unwrap();
-    assert!(files.papers().unwrap().is_none(), "a pair torn by a crash is made anew");
+    assert!(matches!(files.load_authority(), Err(FilesError::Exposed { mode: 0o640, .. })));
+    let other = authority
+        .issue_credentials(&Part::Master(name("m1")), &[], now(), CERTIFICATE_LIFETIME)
+        .unwrap();
+    let mixed = Credentials { certificate: credentials.certificate.clone(), key: other.key };
+    files.save_credentials(&mixed).unwrap();
+    assert!(files.load_credentials().unwrap().is_none(), "a pair torn by a crash is made anew");
     std::fs::remove_dir_all(&folder).unwrap();
 }

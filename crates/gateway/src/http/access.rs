@@ -3,8 +3,8 @@
 //! (`crates/cell/src/apply/authorize.rs`) once more and for good, in the caller's own name; what is
 //! decided here about them only keeps out who has no business with a route at all.
 //!
-//! Three tables: public routes ([`may_ask`], and the `access` of each route), routes of the cell's
-//! own parts ([`PartRoute::answers`]), and what of a job is shown to whom ([`Viewer`]). Everybody
+//! Three tables: public routes ([`may_call`], and the `access` of each route), routes of the cell's
+//! own parts ([`InternalRoute::allows`]), and what of a job is shown to whom ([`Viewer`]). Everybody
 //! in the cell sees which jobs there are, how much they ask for and how they fare. What they run
 //! (commands, environment, files, packages) is for the owner, for users with `read_specs`, and for
 //! those who may replace it (`administrate_jobs`). Rights are looked up whenever something is
@@ -17,25 +17,25 @@ use super::Api;
 use super::call::Call;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::internal::Proposal;
-use cellwright_api::routes::{Access, Kind, Operation, Route};
+use cellwright_api::routes::{Access, Operation, Route, RouteKind};
 use cellwright_cell::credential::PartKind;
 use cellwright_cell::id::UserId;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::quota::Capability;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::state::State;
 use cellwright_master::handle::Caller;
-use cellwright_master::replicated::View;
+use cellwright_master::replicated_state::View;
 
 /// Routes of the cell's own parts, in postcard and without a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PartRoute {
+pub(crate) enum InternalRoute {
     /// Reports of an agent, and what its machine is to hold.
     Poll,
     /// Who has a package.
     Holders,
     /// Whether somebody who has dialled the agent may be listened to.
-    Standing,
+    MembershipCheck,
     Log,
     Propose,
     Lease,
@@ -47,51 +47,53 @@ pub(crate) enum PartRoute {
     Package,
 }
 
-impl PartRoute {
+impl InternalRoute {
     /// The table. Operators, who hold the cell, may play every part in it.
-    fn answers(self, caller: &Caller) -> bool {
-        use PartRoute as R;
+    fn allows(self, caller: &Caller) -> bool {
+        use InternalRoute as R;
         match caller {
             Caller::Operator => true,
             Caller::Agent(_) => match self {
-                R::Poll | R::Holders | R::Standing | R::Package => true,
+                R::Poll | R::Holders | R::MembershipCheck | R::Package => true,
                 R::Log | R::Propose | R::Lease | R::Peer | R::Member => false,
             },
             Caller::Scheduler(_) => match self {
                 R::Log | R::Propose | R::Lease => true,
-                R::Poll | R::Holders | R::Standing | R::Peer | R::Member | R::Package => false,
+                R::Poll | R::Holders | R::MembershipCheck | R::Peer | R::Member | R::Package => {
+                    false
+                }
             },
             Caller::Replica(_) => match self {
                 R::Log | R::Propose | R::Lease | R::Peer | R::Member | R::Package => true,
-                R::Poll | R::Holders | R::Standing => false,
+                R::Poll | R::Holders | R::MembershipCheck => false,
             },
             Caller::User(_) | Caller::Controller(_) | Caller::Task { .. } => false,
         }
     }
 
-    fn wanted(self) -> &'static str {
+    fn allowed_callers(self) -> &'static str {
         match self {
-            PartRoute::Poll | PartRoute::Holders | PartRoute::Standing => {
+            InternalRoute::Poll | InternalRoute::Holders | InternalRoute::MembershipCheck => {
                 "the agent of the machine it speaks for"
             }
-            PartRoute::Log | PartRoute::Propose | PartRoute::Lease => "a scheduler",
-            PartRoute::Peer | PartRoute::Package => "another replica",
-            PartRoute::Member => "the replica itself",
+            InternalRoute::Log | InternalRoute::Propose | InternalRoute::Lease => "a scheduler",
+            InternalRoute::Peer | InternalRoute::Package => "another replica",
+            InternalRoute::Member => "the replica itself",
         }
     }
 
     /// # Errors
     /// When the caller has no business with this route.
     pub(crate) fn admit(self, caller: &Caller) -> Result<(), ApiError> {
-        match self.answers(caller) {
+        match self.allows(caller) {
             true => Ok(()),
-            false => Err(stranger(caller, self.wanted())),
+            false => Err(wrong_caller_error(caller, self.allowed_callers())),
         }
     }
 }
 
-fn stranger(caller: &Caller, wanted: &str) -> ApiError {
-    let message = format!("only {wanted} may call this; the caller is {caller}");
+fn wrong_caller_error(caller: &Caller, allowed: &str) -> ApiError {
+    let message = format!("only {allowed} may call this; the caller is {caller}");
     ApiError::new(Code::NotAllowed, message).hint("use the public routes under /v1")
 }
 
@@ -103,10 +105,10 @@ pub(super) fn unauthenticated() -> ApiError {
 ///
 /// # Errors
 /// When `machine` is another.
-pub(super) fn speaks_for(caller: &Caller, machine: &Name) -> Result<(), ApiError> {
+pub(super) fn check_own_machine(caller: &Caller, machine: &Name) -> Result<(), ApiError> {
     match caller {
         Caller::Agent(own) if own != machine => {
-            Err(stranger(caller, "the agent of the machine it speaks for"))
+            Err(wrong_caller_error(caller, "the agent of the machine it speaks for"))
         }
         _ => Ok(()),
     }
@@ -116,7 +118,7 @@ pub(super) fn speaks_for(caller: &Caller, machine: &Name) -> Result<(), ApiError
 ///
 /// # Errors
 /// When `name` is another.
-pub(super) fn schedules_as(caller: &Caller, name: &str) -> Result<(), ApiError> {
+pub(super) fn check_scheduler_name(caller: &Caller, name: &str) -> Result<(), ApiError> {
     match caller {
         Caller::Scheduler(own) if own.as_str() != name => {
             let message = format!("scheduler {own} asks in the name of {name}");
@@ -132,10 +134,10 @@ pub(super) fn schedules_as(caller: &Caller, name: &str) -> Result<(), ApiError> 
 ///
 /// # Errors
 /// When a request says that somebody else acts.
-pub(super) fn proposes_as(caller: &Caller, proposal: &Proposal) -> Result<(), ApiError> {
+pub(super) fn check_proposal_actors(caller: &Caller, proposal: &Proposal) -> Result<(), ApiError> {
     for (at, request) in proposal.requests.iter().enumerate() {
         match &request.by {
-            Caller::Scheduler(name) => schedules_as(caller, name.as_str())?,
+            Caller::Scheduler(name) => check_scheduler_name(caller, name.as_str())?,
             other => {
                 let field = format!("requests[{at}].by");
                 return Err(ApiError::field(&field, &other.to_string(), "a scheduler"));
@@ -147,9 +149,9 @@ pub(super) fn proposes_as(caller: &Caller, proposal: &Proposal) -> Result<(), Ap
 
 /// The agent of a machine that was removed hears with its polls that its tasks are to end, and gets
 /// nothing else.
-fn still_here(caller: &Caller, state: &State) -> Result<(), ApiError> {
+fn check_machine_exists(caller: &Caller, state: &State) -> Result<(), ApiError> {
     match caller {
-        Caller::Agent(machine) if state.is_dismissed(PartKind::Agent, machine) => {
+        Caller::Agent(machine) if state.is_revoked(PartKind::Agent, machine) => {
             let message = format!("machine {machine} was removed from the cell");
             Err(ApiError::new(Code::NotAllowed, message)
                 .hint(format!("let it join again: cell token create --agent {machine}")))
@@ -159,7 +161,11 @@ fn still_here(caller: &Caller, state: &State) -> Result<(), ApiError> {
 }
 
 /// Whether a user holds the capability. Of the cell's own parts only the operator does.
-fn holds(caller: &Caller, capability: Capability, state: &State) -> Result<(), ApiError> {
+fn check_capability(
+    caller: &Caller,
+    capability: Capability,
+    state: &State,
+) -> Result<(), ApiError> {
     let user = match caller {
         Caller::Operator => return Ok(()),
         Caller::User(user) => user,
@@ -175,8 +181,8 @@ fn holds(caller: &Caller, capability: Capability, state: &State) -> Result<(), A
     let row = state.user_named(user).and_then(|id| state.users().get(id));
     match row.map(|row| row.capabilities.contains(&capability)) {
         Some(true) => Ok(()),
-        Some(false) => Err(Refusal::NotAllowed { user: user.clone(), capability }.into()),
-        None => Err(Refusal::NoSuchUser(user.clone()).into()),
+        Some(false) => Err(Rejection::NotAllowed { user: user.clone(), capability }.into()),
+        None => Err(Rejection::NoSuchUser(user.clone()).into()),
     }
 }
 
@@ -184,66 +190,72 @@ fn holds(caller: &Caller, capability: Capability, state: &State) -> Result<(), A
 /// own machine, and fetches packages by digest: the work of its machine comes with its polls, and
 /// that of others is none of its business, for it runs where tasks may break out. Schedulers and
 /// replicas read. Tasks do not call as themselves yet.
-fn may_ask(caller: &Caller, route: &Route) -> bool {
+fn may_call(caller: &Caller, route: &Route) -> bool {
     match caller {
         Caller::User(_) | Caller::Operator => true,
         Caller::Agent(_) => matches!(route.operation, Operation::SetResource | Operation::GetBlob),
         Caller::Scheduler(_) | Caller::Replica(_) => {
-            !matches!(route.kind, Kind::Change | Kind::Make)
+            !matches!(route.kind, RouteKind::Change | RouteKind::Create)
         }
         Caller::Controller(_) | Caller::Task { .. } => false,
     }
 }
 
 /// Whether the caller gets an answer of a public route; `user`: whom its path names.
-fn admits(caller: &Caller, route: &Route, user: &str, state: &State) -> Result<(), ApiError> {
-    if !may_ask(caller, route) {
+fn check_access(caller: &Caller, route: &Route, user: &str, state: &State) -> Result<(), ApiError> {
+    if !may_call(caller, route) {
         let message = "agents, schedulers, replicas and tasks have no business with this route";
         return Err(ApiError::new(Code::NotAllowed, message)
             .hint("ask as a user: send a user's token or certificate"));
     }
-    still_here(caller, state)?;
+    check_machine_exists(caller, state)?;
     match route.access {
-        Access::Open | Access::Known => Ok(()),
-        Access::Holder(capability) => holds(caller, capability, state),
-        Access::SelfOrHolder(capability) => match caller {
+        Access::Open | Access::Authenticated => Ok(()),
+        Access::HasCapability(capability) => check_capability(caller, capability, state),
+        Access::SelfOrHasCapability(capability) => match caller {
             Caller::User(name) if name.as_str() == user => Ok(()),
-            _ => holds(caller, capability, state),
+            _ => check_capability(caller, capability, state),
         },
     }
 }
 
 impl Api {
     /// Whether the caller gets in at all.
-    pub(super) fn admit(&self, call: &Call) -> Result<(), ApiError> {
+    pub(super) fn check_admitted(&self, call: &Call) -> Result<(), ApiError> {
         if call.route.access == Access::Open {
             return Ok(());
         }
         let caller = call.caller()?;
-        let admits = |view: &View| admits(caller, call.route, call.text("user"), &view.state);
+        let admits = |view: &View| check_access(caller, call.route, call.text("user"), &view.state);
         self.handle.replicated().with(admits)
     }
 
     /// Whether the caller would still get in.
-    pub(super) fn still_admits(&self, call: &Call) -> bool {
-        call.proof_stands() && self.admit(call).is_ok()
+    pub(super) fn is_still_admitted(&self, call: &Call) -> bool {
+        call.is_proof_valid() && self.check_admitted(call).is_ok()
     }
 
-    pub(super) fn still_here(&self, caller: &Caller) -> Result<(), ApiError> {
-        self.handle.replicated().with(|view| still_here(caller, &view.state))
+    pub(super) fn check_machine_exists(&self, caller: &Caller) -> Result<(), ApiError> {
+        self.handle.replicated().with(|view| check_machine_exists(caller, &view.state))
     }
 
-    pub(super) fn holds(&self, caller: &Caller, capability: Capability) -> Result<(), ApiError> {
-        self.handle.replicated().with(|view| holds(caller, capability, &view.state))
+    pub(super) fn check_capability(
+        &self,
+        caller: &Caller,
+        capability: Capability,
+    ) -> Result<(), ApiError> {
+        self.handle.replicated().with(|view| check_capability(caller, capability, &view.state))
     }
 
     /// Refuses what is asked of a job by whoever could not change it. Comes before anything of the
     /// job is looked at, so that a refusal tells nothing of it.
-    pub(super) fn may_change(&self, caller: &Caller, job: &JobKey) -> Result<(), ApiError> {
+    pub(super) fn check_may_change(&self, caller: &Caller, job: &JobKey) -> Result<(), ApiError> {
         let Caller::User(user) = caller else { return Ok(()) };
-        match *user == job.user || self.holds(caller, Capability::AdministrateJobs).is_ok() {
+        match *user == job.user
+            || self.check_capability(caller, Capability::AdministrateJobs).is_ok()
+        {
             true => Ok(()),
-            false => Err(Refusal::NotOwner { user: user.clone(), job: job.clone() }.into()),
+            false => Err(Rejection::NotOwner { user: user.clone(), job: job.clone() }.into()),
         }
     }
 }
@@ -268,29 +280,29 @@ impl Viewer {
     }
 
     /// Whether what jobs of `owner` run may be seen.
-    pub fn sees_inside(&self, state: &State, owner: UserId) -> bool {
+    pub fn sees_specs(&self, state: &State, owner: UserId) -> bool {
         match self {
             Viewer::Trusted => true,
             Viewer::Nobody => false,
             Viewer::User(name) => {
-                state.user_named(name) == Some(owner) || self.sees_all_inside(state)
+                state.user_named(name) == Some(owner) || self.sees_all_specs(state)
             }
         }
     }
 
     /// Whether what everybody's jobs run may be seen.
-    pub fn sees_all_inside(&self, state: &State) -> bool {
+    pub fn sees_all_specs(&self, state: &State) -> bool {
         match self {
             Viewer::Trusted => true,
             Viewer::Nobody => false,
             Viewer::User(name) => {
                 let row = state.user_named(name).and_then(|id| state.users().get(id));
-                row.is_some_and(cellwright_cell::quota::User::reads_specs)
+                row.is_some_and(cellwright_cell::quota::User::can_read_specs)
             }
         }
     }
 
-    pub fn is(&self, user: &Name) -> bool {
+    pub fn is_user(&self, user: &Name) -> bool {
         matches!(self, Viewer::User(name) if name == user)
     }
 }

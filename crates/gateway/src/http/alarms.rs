@@ -2,15 +2,15 @@
 //! and the disks. Metrics say the same in figures, from this very list.
 
 use super::call::Call;
-use super::{Answered, Api, reply};
+use super::{Api, ApiResult, reply};
 use cellwright_api::types::{Alarm, AlarmView, Alarms, ClockOwner};
 use cellwright_cell::state::State;
-use cellwright_control::dating::Clocked;
 use cellwright_control::input::Alarm as Noticed;
+use cellwright_control::log_time::ClockSource;
 use cellwright_store::Role;
 
 impl Api {
-    pub(super) async fn list_alarms(&self, call: Call) -> Answered {
+    pub(super) async fn list_alarms(&self, call: Call) -> ApiResult {
         let status = self.handle.status();
         let items = self.alarms().into_iter().map(AlarmView::from).collect();
         let replica = self.replica_name(status.id);
@@ -36,13 +36,13 @@ impl Api {
             }
             Noticed::MachineSilent { .. } | Noticed::ClockSkew { .. } => None,
         }));
-        let parts = u32::try_from(self.damage().len()).unwrap_or(u32::MAX);
+        let parts = u32::try_from(self.disk_damage().len()).unwrap_or(u32::MAX);
         if parts > 0 {
             let replica = self.replica_name(self.handle.status().id);
             alarms.push(Alarm::DiskDamage { replica, parts });
         }
         alarms.extend(noticed.iter().filter_map(|noticed| match noticed {
-            Noticed::ClockSkew { whose, seconds } => {
+            Noticed::ClockSkew { source: whose, seconds } => {
                 Some(Alarm::ClockSkew { clock: self.clock(&state, whose)?, seconds: *seconds })
             }
             _ => None,
@@ -60,27 +60,27 @@ impl Api {
 
     /// Of all replicas on the leader, which asks them; of itself on others.
     fn disks(&self) -> Vec<Alarm> {
-        let (rooms, members) = (self.handle.replica().rooms(), self.handle.status().members);
-        let one = |(id, room): (&u64, &cellwright_store::Room)| {
+        let (rooms, members) = (self.handle.replica().disk_spaces(), self.handle.status().members);
+        let disk_alarm = |(id, room): (&u64, &cellwright_store::DiskSpace)| {
             let (replica, free_bytes) = (members.get(id)?.peer.name.clone(), room.free);
-            if room.is_short() {
+            if room.is_below_reserve() {
                 Some(Alarm::DiskShort { replica, free_bytes })
-            } else if room.is_getting_short() {
+            } else if room.is_low() {
                 Some(Alarm::DiskLow { replica, free_bytes })
             } else {
                 None
             }
         };
-        rooms.iter().filter_map(one).collect()
+        rooms.iter().filter_map(disk_alarm).collect()
     }
 
     /// `None` for a machine that is gone.
-    fn clock(&self, state: &State, whose: &Clocked) -> Option<ClockOwner> {
-        Some(match whose {
-            Clocked::Log => ClockOwner::Log,
-            Clocked::Replica(id) => ClockOwner::Master(self.replica_name(*id)),
-            Clocked::Scheduler(name) => ClockOwner::Scheduler(printable(name)),
-            Clocked::Machine(id) => {
+    fn clock(&self, state: &State, owner: &ClockSource) -> Option<ClockOwner> {
+        Some(match owner {
+            ClockSource::Log => ClockOwner::Log,
+            ClockSource::Replica(id) => ClockOwner::Master(self.replica_name(*id)),
+            ClockSource::Scheduler(name) => ClockOwner::Scheduler(printable(name)),
+            ClockSource::Machine(id) => {
                 ClockOwner::Machine(state.machines().get(*id)?.spec.name.to_string())
             }
         })

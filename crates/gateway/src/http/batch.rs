@@ -1,16 +1,16 @@
 //! Many changes in one call: one entry of the log, one fsync, a verdict for each.
 
+use super::admission_limits::FieldErrors;
 use super::call::Call;
-use super::limits::FieldErrors;
-use super::{Answered, Api, reply, user_of};
+use super::{Api, ApiResult, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{Batch, BatchAnswer, Changed, ItemVerdict, MAX_BATCH};
 use cellwright_cell::command::RequestId;
-use cellwright_cell::replay::WINDOW;
+use cellwright_cell::replay_windows::WINDOW_SIZE;
 use xxhash_rust::xxh3::xxh3_64;
 
 impl Api {
-    pub(super) async fn batch(&self, mut call: Call) -> Answered {
+    pub(super) async fn batch(&self, mut call: Call) -> ApiResult {
         let Batch { items } = call.json(self).await?;
         if items.is_empty() || items.len() > MAX_BATCH {
             let value = format!("{} items", items.len());
@@ -19,15 +19,15 @@ impl Api {
         let caller = call.caller()?;
         let mut verdicts: Vec<Option<ItemVerdict>> = vec![None; items.len()];
         let mut requests = Vec::with_capacity(items.len());
-        let mut places = Vec::with_capacity(items.len());
+        let mut positions = Vec::with_capacity(items.len());
         for (at, item) in items.into_iter().enumerate() {
             let command = item
                 .into_command(user_of(caller))
-                .and_then(|command| self.within_limits(&command).map(|()| command));
+                .and_then(|command| self.check_limits(&command).map(|()| command));
             match command {
                 Ok(command) => {
-                    let id = call.key()?.map(|key| item_id(key, at));
-                    places.push((at, FieldErrors::of(&command)));
+                    let id = call.idempotency_key()?.map(|key| item_id(key, at));
+                    positions.push((at, FieldErrors::of(&command)));
                     requests.push((id, command));
                 }
                 Err(error) => verdicts[at] = Some(ItemVerdict::Refused(error)),
@@ -37,10 +37,10 @@ impl Api {
             true => self.handle.read().index,
             false => {
                 let done = self.handle.submit_many(caller, requests).await?;
-                for ((at, errors), verdict) in places.into_iter().zip(done.verdicts) {
+                for ((at, errors), verdict) in positions.into_iter().zip(done.verdicts) {
                     verdicts[at] = Some(match verdict {
-                        Ok(what) => ItemVerdict::Done(Changed::new(done.index, &what)),
-                        Err(refusal) => ItemVerdict::Refused(errors.beside(refusal.into())),
+                        Ok(done_item) => ItemVerdict::Done(Changed::new(done.index, &done_item)),
+                        Err(rejection) => ItemVerdict::Refused(errors.attach_to(rejection.into())),
                     });
                 }
                 done.index
@@ -57,6 +57,6 @@ impl Api {
 
 /// Items of one batch are requests of made-up clients, few enough each to stay in its window.
 fn item_id(key: &str, at: usize) -> RequestId {
-    let client = xxh3_64(format!("{key}\0{}", at / WINDOW).as_bytes());
-    RequestId { client, sequence: (at % WINDOW) as u64 }
+    let client = xxh3_64(format!("{key}\0{}", at / WINDOW_SIZE).as_bytes());
+    RequestId { client, sequence: (at % WINDOW_SIZE) as u64 }
 }

@@ -2,11 +2,11 @@
 //! that say who they are before they become members.
 
 use cellwright_api::client::Client;
-use cellwright_api::client::content::transfer_time;
-use cellwright_api::client::parts::BLOB_PATH;
+use cellwright_api::client::content::transfer_timeout;
+use cellwright_api::client::internal_calls::BLOB_PATH;
 use cellwright_api::types::MasterStatus;
-use cellwright_master::blobs::{BlobPeers, BlobStore, Digest, Intake};
-use cellwright_master::level::{Candidate, Candidates};
+use cellwright_master::blobs::{BlobPeers, BlobStore, Digest, UploadBuffer};
+use cellwright_master::level::{ReplicaIdentity, ReplicaProbe};
 use cellwright_store::Replica;
 use futures::future::BoxFuture;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// What giving or fetching a blob may take beside the time of its bytes: flushing them to disk.
-const LIMIT: Duration = Duration::from_secs(60);
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a candidate may take to say who it is.
-const PATIENCE: Duration = Duration::from_secs(3);
+const IDENTIFY_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct HttpBlobPeers {
     /// Shows this replica's certificate.
@@ -32,12 +32,18 @@ impl HttpBlobPeers {
         found.map(|member| member.peer.address).ok_or_else(|| format!("{peer} is no member"))
     }
 
-    async fn take(&self, peer: &str, digest: Digest, mut intake: Intake) -> Result<(), String> {
+    async fn fetch_into(
+        &self,
+        peer: &str,
+        digest: Digest,
+        mut intake: UploadBuffer,
+    ) -> Result<(), String> {
         let address = self.address(peer)?;
         let path = format!("{BLOB_PATH}/{digest}");
-        let opened = self.client.download_at(&address, &path, LIMIT).await;
-        let mut content = opened.map_err(|e| e.to_string())?;
-        let limit = LIMIT + transfer_time(content.length().unwrap_or(self.store.limit()));
+        let download = self.client.download_at(&address, &path, TRANSFER_TIMEOUT).await;
+        let mut content = download.map_err(|e| e.to_string())?;
+        let limit =
+            TRANSFER_TIMEOUT + transfer_timeout(content.length().unwrap_or(self.store.limit()));
         let taking = async {
             while let Some(piece) = content.next().await.map_err(|e| e.to_string())? {
                 intake = intake.write(&piece).await.map_err(|e| e.to_string())?;
@@ -60,8 +66,8 @@ impl BlobPeers for HttpBlobPeers {
             let address = self.address(&peer)?;
             let path = format!("{BLOB_PATH}/{digest}");
             let file = self.store.path(digest);
-            let given = self.client.put_file_at(&address, &path, &file, LIMIT).await;
-            given.map_err(|e| e.to_string())
+            let result = self.client.put_file_at(&address, &path, &file, TRANSFER_TIMEOUT).await;
+            result.map_err(|e| e.to_string())
         })
     }
 
@@ -69,20 +75,20 @@ impl BlobPeers for HttpBlobPeers {
         &self,
         peer: String,
         digest: Digest,
-        intake: Intake,
+        intake: UploadBuffer,
     ) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move { self.take(&peer, digest, intake).await })
+        Box::pin(async move { self.fetch_into(&peer, digest, intake).await })
     }
 }
 
-impl Candidates for HttpBlobPeers {
-    fn identify(&self, address: String) -> BoxFuture<'_, Result<Candidate, String>> {
+impl ReplicaProbe for HttpBlobPeers {
+    fn identify(&self, address: String) -> BoxFuture<'_, Result<ReplicaIdentity, String>> {
         Box::pin(async move {
-            let asked = self.client.bytes_at(&address, "/v1/masters", PATIENCE).await;
-            let bytes = asked.map_err(|error| error.to_string())?;
+            let response = self.client.bytes_at(&address, "/v1/masters", IDENTIFY_TIMEOUT).await;
+            let bytes = response.map_err(|error| error.to_string())?;
             let status: MasterStatus = serde_json::from_slice(&bytes)
                 .map_err(|error| format!("what answers is no master: {error}"))?;
-            Ok(Candidate { id: status.id, level: status.level })
+            Ok(ReplicaIdentity { id: status.id, level: status.level })
         })
     }
 }

@@ -3,49 +3,49 @@
 
 use super::access::Viewer;
 use super::call::Call;
-use super::{Answered, Api, bodies, reply, view};
-use crate::access::provenance;
+use super::{Api, ApiResult, bodies, reply, view};
+use crate::access::request_origin;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use cellwright_api::error::ApiError;
 use cellwright_cell::blob::Blob;
 use cellwright_cell::command::Command;
 use cellwright_cell::name::{JobKey, Token};
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
-use cellwright_master::blobs::{Reading, off_thread};
+use cellwright_master::blobs::{BlobReader, run_blocking};
 use cellwright_store::Role;
 use futures::stream;
 use hyper::body::Body as _;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs that are named of those that need a blob.
-const NAMED: usize = 10;
+const MAX_NAMED_JOBS: usize = 10;
 
 /// What jobs say of one blob, which itself is bytes and a digest.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Known<'a> {
+pub(super) struct BlobUsage<'a> {
     pub names: BTreeSet<&'a Token>,
     pub used_by: Vec<String>,
     pub uses: u32,
 }
 
 /// What all jobs say, by digest.
-fn known(state: &State) -> BTreeMap<&Token, Known<'_>> {
-    let mut all: BTreeMap<&Token, Known<'_>> = BTreeMap::new();
+fn blob_usage(state: &State) -> BTreeMap<&Token, BlobUsage<'_>> {
+    let mut all: BTreeMap<&Token, BlobUsage<'_>> = BTreeMap::new();
     for (id, job) in state.jobs().iter() {
         let key = (!job.is_dead()).then(|| state.job_key(id)).flatten();
-        note(&mut all, job.specs.values().map(AsRef::as_ref), key.as_ref());
+        add_usage(&mut all, job.specs.values().map(AsRef::as_ref), key.as_ref());
     }
     for (id, cron) in state.crons().iter() {
-        note(&mut all, std::iter::once(&cron.spec.job), state.cron_key(id).as_ref());
+        add_usage(&mut all, std::iter::once(&cron.spec.job), state.cron_key(id).as_ref());
     }
     all
 }
 
 /// What the viewer's own jobs name.
-fn digests_of<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
+fn own_digests<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
     let Viewer::User(name) = viewer else { return BTreeSet::new() };
     let user = state.user_named(name);
     let jobs = state.jobs().iter().filter(|(_, job)| Some(job.user) == user);
@@ -56,8 +56,8 @@ fn digests_of<'a>(state: &'a State, viewer: &Viewer) -> BTreeSet<&'a Token> {
 }
 
 /// Takes down what the specs of one job name; `user`: the job, if it keeps what it names.
-fn note<'a>(
-    all: &mut BTreeMap<&'a Token, Known<'a>>,
+fn add_usage<'a>(
+    all: &mut BTreeMap<&'a Token, BlobUsage<'a>>,
     specs: impl Iterator<Item = &'a JobSpec>,
     user: Option<&JobKey>,
 ) {
@@ -68,19 +68,19 @@ fn note<'a>(
     let digests: BTreeSet<&Token> = packages.iter().map(|package| &package.digest).collect();
     let Some(user) = user else { return };
     for digest in digests {
-        let known = all.entry(digest).or_default();
-        known.uses = known.uses.saturating_add(1);
-        if known.used_by.len() < NAMED {
-            known.used_by.push(user.to_string());
+        let usage = all.entry(digest).or_default();
+        usage.uses = usage.uses.saturating_add(1);
+        if usage.used_by.len() < MAX_NAMED_JOBS {
+            usage.used_by.push(user.to_string());
         }
     }
 }
 
 /// Content as it is read. Should it turn out to be damaged, it ends before its announced length.
-pub(super) fn content(reading: Reading) -> Response<Body> {
+pub(super) fn content_response(reading: BlobReader) -> Response<Body> {
     let length = reading.length();
-    let pieces = stream::try_unfold(reading, async |mut reading: Reading| {
-        off_thread(move || Ok(reading.piece()?.map(|piece| (piece, reading)))).await
+    let pieces = stream::try_unfold(reading, async |mut reading: BlobReader| {
+        run_blocking(move || Ok(reading.next_chunk()?.map(|piece| (piece, reading)))).await
     });
     let mut response = Response::new(Body::from_stream(pieces));
     let headers = response.headers_mut();
@@ -91,29 +91,29 @@ pub(super) fn content(reading: Reading) -> Response<Body> {
 }
 
 impl Api {
-    pub(super) async fn list_blobs(&self, call: Call) -> Answered {
+    pub(super) async fn list_blobs(&self, call: Call) -> ApiResult {
         let (view, consistent) = call.view(self).await?;
         let rows = view.state.blobs().iter().map(|(id, row)| (u64::from(id.0), row));
-        let here = self.blocking(|api| api.backstage.blobs_here()).await?;
-        let is_here = |row: &Blob| here.contains(row.digest.as_str());
-        let (known, nothing) = (known(&view.state), Known::default());
+        let local = self.run_blocking(|api| api.services.local_blobs()).await?;
+        let is_here = |row: &Blob| local.contains(row.digest.as_str());
+        let (usage, nothing) = (blob_usage(&view.state), BlobUsage::default());
         // Whoever knows a digest may use it and read the content, so digests are not told around.
         let viewer = call.viewer()?;
-        let own = digests_of(&view.state, &viewer);
+        let own_digests = own_digests(&view.state, &viewer);
         let rows = rows.filter(|(_, row)| {
-            viewer.sees_all_inside(&view.state)
-                || row.by.user().is_some_and(|by| viewer.is(by))
-                || own.contains(&row.digest)
+            viewer.sees_all_specs(&view.state)
+                || row.by.user().is_some_and(|by| viewer.is_user(by))
+                || own_digests.contains(&row.digest)
         });
-        let shown = |row: &Blob| {
-            let known = known.get(&row.digest).unwrap_or(&nothing);
-            Some(view::blob(row, is_here(row), known))
+        let blob_view = |row: &Blob| {
+            let row_usage = usage.get(&row.digest).unwrap_or(&nothing);
+            Some(view::blob(row, is_here(row), row_usage))
         };
-        let page = call.page('b', (view.index, consistent), rows, shown)?;
+        let page = call.page('b', (view.index, consistent), rows, blob_view)?;
         reply::page(&call, &page)
     }
 
-    pub(super) async fn put_blob(&self, mut call: Call) -> Answered {
+    pub(super) async fn put_blob(&self, mut call: Call) -> ApiResult {
         let digest = call.token("digest")?;
         // Said before the bytes are taken, not after.
         let status = self.handle.status();
@@ -121,57 +121,59 @@ impl Api {
             let leader = status.leader_peer().map(|(_, peer)| peer.address);
             return Err(cellwright_control::input::Unavailable::NotLeader { leader }.into());
         }
-        let content = call.stream();
+        let content = call.take_body();
         if !content.is_end_stream() {
-            provenance::binary(&call.headers)?;
+            request_origin::require_binary(&call.headers)?;
         }
-        let limits = self.settings.package_limits;
+        let limits = self.config.package_limits;
         let state = self.handle.read().state;
-        let known = state.blob_named(&digest).and_then(|id| state.blobs().get(id));
+        let known_row = state.blob_named(&digest).and_then(|id| state.blobs().get(id));
         let (by, length) = (call.caller()?.clone(), content.size_hint().exact());
-        let claim = match known.map(|row| row.bytes) {
-            None => self.incoming.claim(&state, &by, length, limits)?,
-            Some(bytes) => self.incoming.claim_again(&by, bytes, limits)?,
+        let claim = match known_row.map(|row| row.bytes) {
+            None => self.incoming.claim_upload(&state, &by, length, limits)?,
+            Some(bytes) => self.incoming.claim_repeat_upload(&by, bytes, limits)?,
         };
-        let most = known.map_or(claim.bytes(), |row| row.bytes);
-        let content = bodies::paced(content, self.flow.pace);
-        let put = self.backstage.put_blob(digest.clone(), content, most).await;
+        let max_bytes = known_row.map_or(claim.bytes(), |row| row.bytes);
+        let content = bodies::with_min_rate(content, self.flow.pace);
+        let put = self.services.put_blob(digest.clone(), content, max_bytes).await;
         let bytes = put.map_err(|error| {
-            let is_over = known.is_none() && error.details.get("limit") == Some(&most.into());
-            let exceeded = is_over.then(|| claim.exceeded(&state, limits)).flatten();
+            let is_over =
+                known_row.is_none() && error.details.get("limit") == Some(&max_bytes.into());
+            let exceeded = is_over.then(|| claim.exceeded_rejection(&state, limits)).flatten();
             exceeded.map_or(error, ApiError::from)
         })?;
         let command = Command::AddBlob { digest: digest.clone(), bytes, limits };
         let added = self.change(&call, command).await;
         drop(claim);
         if added.is_err() && self.incoming.is_empty() {
-            self.forget_unwanted(digest).await;
+            self.remove_unreferenced(digest).await;
         }
         added
     }
 
     /// Removes what was brought and is not wanted, unless the log has it after all.
-    async fn forget_unwanted(&self, digest: Token) {
-        let Ok(view) = self.handle.read_now().await else { return };
+    async fn remove_unreferenced(&self, digest: Token) {
+        let Ok(view) = self.handle.read_linearizable().await else { return };
         if view.state.blob_named(&digest).is_some() {
             return;
         }
-        let removed = self.blocking(move |api| api.backstage.drop_blob(&digest)).await;
+        let removed = self.run_blocking(move |api| api.services.remove_local_blob(&digest)).await;
         if let Err(error) = removed {
             tracing::warn!(%error, "a package that was refused stays until the next sweep");
         }
     }
 
-    pub(super) async fn get_blob(&self, call: Call) -> Answered {
+    pub(super) async fn get_blob(&self, call: Call) -> ApiResult {
         let digest = call.token("digest")?;
-        let known = self.handle.replicated().with(|view| view.state.blob_named(&digest).is_some());
-        if !known {
-            return Err(ApiError::from(Refusal::NoSuchBlob(digest)));
+        let is_named =
+            self.handle.replicated().with(|view| view.state.blob_named(&digest).is_some());
+        if !is_named {
+            return Err(ApiError::from(Rejection::NoSuchBlob(digest)));
         }
-        Ok(content(self.backstage.get_blob(digest).await?))
+        Ok(content_response(self.services.get_blob(digest).await?))
     }
 
-    pub(super) async fn remove_blob(&self, call: Call) -> Answered {
+    pub(super) async fn remove_blob(&self, call: Call) -> ApiResult {
         let digest = call.token("digest")?;
         self.change(&call, Command::RemoveBlob { digest }).await
     }
@@ -194,16 +196,16 @@ mod tests {
                 vec![PackageRef { name: package, digest: digest.clone(), bytes: 9 }];
             cell.ok(Command::SubmitJob { owner: name("ubar"), spec });
         };
-        for number in 0..NAMED + 2 {
+        for number in 0..MAX_NAMED_JOBS + 2 {
             submit(&format!("web-{number:02}"), "server");
         }
         submit("old", "httpd");
         cell.ok(Command::StopJob { job: key("old"), expect: None });
-        let all = known(&cell.state);
+        let all = blob_usage(&cell.state);
         let found = &all[&digest];
         let names: Vec<&str> = found.names.iter().map(|name| name.as_str()).collect();
         assert_eq!(names, ["httpd", "server"]);
-        assert_eq!((found.uses, found.used_by.len()), (12, NAMED));
+        assert_eq!((found.uses, found.used_by.len()), (12, MAX_NAMED_JOBS));
         assert_eq!(found.used_by[0], "ubar/web-00");
         assert_eq!(all.len(), 1);
     }

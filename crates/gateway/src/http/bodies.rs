@@ -9,7 +9,7 @@
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use cellwright_api::error::{ApiError, Code};
-use cellwright_master::flow::Share;
+use cellwright_master::flow_control::Permit;
 use futures::stream;
 use http_body_util::BodyExt;
 use std::time::Duration;
@@ -17,32 +17,32 @@ use tokio::time::{Instant, timeout};
 
 /// How slowly a body may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct MinBodyRate {
     /// Longest silence, and how long nobody looks at the rate.
     pub patience: Duration,
     /// Bytes a second, on average since the body began.
     pub rate: u64,
 }
 
-impl Pace {
+impl MinBodyRate {
     /// By when `read` bytes have to be here, counted from the first.
-    fn due(&self, read: usize) -> Duration {
+    fn deadline(&self, read: usize) -> Duration {
         let earned = (read as u64).saturating_mul(1000) / self.rate.max(1);
         self.patience + Duration::from_millis(earned)
     }
 }
 
 /// The next piece, if it comes in time.
-pub(super) async fn piece(
+pub(super) async fn next_chunk(
     body: &mut Body,
-    pace: Pace,
+    pace: MinBodyRate,
     (begun, read): (Instant, usize),
 ) -> Result<Option<Bytes>, ApiError> {
-    let until = (begun + pace.due(read)).min(Instant::now() + pace.patience);
+    let until = (begun + pace.deadline(read)).min(Instant::now() + pace.patience);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         match timeout(left, body.frame()).await {
-            Err(_) => return Err(slow(pace, read)),
+            Err(_) => return Err(slow_body_error(pace, read)),
             Ok(None) => return Ok(None),
             Ok(Some(Err(error))) => {
                 return Err(ApiError::new(Code::BadBody, format!("the body broke off: {error}")));
@@ -58,39 +58,40 @@ pub(super) async fn piece(
 
 /// The whole of a body of at most `limit` bytes; what it takes is taken from `share`, which the
 /// caller keeps for as long as it keeps the bytes.
-pub(super) async fn whole(
+pub(super) async fn read_whole(
     mut body: Body,
-    stated: Option<u64>,
+    content_length: Option<u64>,
     limit: usize,
-    share: &mut Share,
-    pace: Pace,
+    share: &mut Permit,
+    pace: MinBodyRate,
 ) -> Result<Bytes, ApiError> {
-    if stated.is_some_and(|bytes| bytes > limit as u64) {
-        return Err(too_large(limit).with("bytes", stated));
+    if content_length.is_some_and(|bytes| bytes > limit as u64) {
+        return Err(too_large_error(limit).with("bytes", content_length));
     }
     // What is announced is taken at once: of many that come together some are read to their end,
     // and not all of them to the middle.
-    let mut taken = stated.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-    share.grow(taken)?;
+    let mut reserved_bytes =
+        content_length.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+    share.acquire_more(reserved_bytes)?;
     let begun = Instant::now();
     let mut read = BytesMut::new();
-    while let Some(data) = piece(&mut body, pace, (begun, read.len())).await? {
+    while let Some(data) = next_chunk(&mut body, pace, (begun, read.len())).await? {
         let bytes = read.len().saturating_add(data.len());
         if bytes > limit {
-            return Err(too_large(limit));
+            return Err(too_large_error(limit));
         }
-        share.grow(bytes.saturating_sub(taken))?;
-        taken = taken.max(bytes);
+        share.acquire_more(bytes.saturating_sub(reserved_bytes))?;
+        reserved_bytes = reserved_bytes.max(bytes);
         read.extend_from_slice(&data);
     }
     Ok(read.freeze())
 }
 
 /// The same content, cut off when it stands still: for what is not held in memory.
-pub(super) fn paced(body: Body, pace: Pace) -> Body {
+pub(super) fn with_min_rate(body: Body, pace: MinBodyRate) -> Body {
     let begun = Instant::now();
     Body::from_stream(stream::try_unfold((body, 0), move |(mut body, read)| async move {
-        let data = piece(&mut body, pace, (begun, read)).await?;
+        let data = next_chunk(&mut body, pace, (begun, read)).await?;
         Ok::<_, ApiError>(data.map(|data| {
             let read = read.saturating_add(data.len());
             (data, (body, read))
@@ -98,8 +99,8 @@ pub(super) fn paced(body: Body, pace: Pace) -> Body {
     }))
 }
 
-fn slow(pace: Pace, read: usize) -> ApiError {
-    let Pace { patience, rate } = pace;
+fn slow_body_error(pace: MinBodyRate, read: usize) -> ApiError {
+    let MinBodyRate { patience, rate } = pace;
     let message = format!(
         "the body stood still or came too slowly: {read} bytes so far, at least {rate} a second \
          and no pause of {} s are asked",
@@ -108,7 +109,7 @@ fn slow(pace: Pace, read: usize) -> ApiError {
     ApiError::new(Code::SlowBody, message).with("bytes", read).with("limit", rate)
 }
 
-pub(super) fn too_large(limit: usize) -> ApiError {
+pub(super) fn too_large_error(limit: usize) -> ApiError {
     let message = format!("the body is larger than {limit} bytes");
     ApiError::new(Code::TooLarge, message).with("limit", limit)
 }
@@ -116,14 +117,18 @@ pub(super) fn too_large(limit: usize) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cellwright_master::flow::{Bound, Shares};
+    use cellwright_master::flow_control::{CallerLimit, PermitPool};
     use futures::StreamExt;
     use std::convert::Infallible;
 
-    const PACE: Pace = Pace { patience: Duration::from_secs(10), rate: 1000 };
+    const PACE: MinBodyRate = MinBodyRate { patience: Duration::from_secs(10), rate: 1000 };
 
-    fn shares(own: usize) -> Shares {
-        Shares::new(Bound { what: "bytes", of_caller: ("own", own), of_all: ("all", 1 << 30) })
+    fn shares(own: usize) -> PermitPool {
+        PermitPool::new(CallerLimit {
+            counted: "bytes",
+            per_caller_setting: ("own", own),
+            total_setting: ("all", 1 << 30),
+        })
     }
 
     /// Pieces of so many bytes, each after so many seconds; then silence, unless it ends.
@@ -140,8 +145,8 @@ mod tests {
 
     async fn read(body: Body, own: usize) -> Result<usize, Code> {
         let shares = shares(own);
-        let mut share = shares.none("ann");
-        let read = whole(body, None, 50_000, &mut share, PACE).await;
+        let mut share = shares.empty("ann");
+        let read = read_whole(body, None, 50_000, &mut share, PACE).await;
         read.map(|bytes| bytes.len()).map_err(|error| error.code)
     }
 
@@ -162,19 +167,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bodies_of_one_caller_share_what_it_may_hold() {
         let shares = shares(100);
-        let mut first = shares.none("ann");
-        let held = whole(body(vec![(0, 80)], true), None, 1000, &mut first, PACE).await;
+        let mut first = shares.empty("ann");
+        let held = read_whole(body(vec![(0, 80)], true), None, 1000, &mut first, PACE).await;
         assert_eq!(held.map(|bytes| bytes.len()).ok(), Some(80));
-        let mut second = shares.none("ann");
-        let more = whole(body(vec![(0, 30)], true), None, 1000, &mut second, PACE).await;
+        let mut second = shares.empty("ann");
+        let more = read_whole(body(vec![(0, 30)], true), None, 1000, &mut second, PACE).await;
         assert_eq!(more.err().map(|error| error.code), Some(Code::Overloaded));
-        let mut other = shares.none("ben");
-        assert!(whole(body(vec![(0, 30)], true), None, 1000, &mut other, PACE).await.is_ok());
-        let mut announced = shares.none("ann");
-        let early = whole(body(vec![], false), Some(30), 1000, &mut announced, PACE).await;
+        let mut other = shares.empty("ben");
+        assert!(read_whole(body(vec![(0, 30)], true), None, 1000, &mut other, PACE).await.is_ok());
+        let mut announced = shares.empty("ann");
+        let early = read_whole(body(vec![], false), Some(30), 1000, &mut announced, PACE).await;
         assert_eq!(early.err().map(|error| error.code), Some(Code::Overloaded), "before a byte");
         drop(first);
-        assert!(whole(body(vec![(0, 30)], true), Some(30), 1000, &mut second, PACE).await.is_ok());
-        assert!(announced.grow(70).is_ok(), "what was announced is not counted twice");
+        assert!(
+            read_whole(body(vec![(0, 30)], true), Some(30), 1000, &mut second, PACE).await.is_ok()
+        );
+        assert!(announced.acquire_more(70).is_ok(), "what was announced is not counted twice");
     }
 }

@@ -2,8 +2,8 @@
 
 use super::access::unauthenticated;
 use super::{Api, bodies};
-use crate::access::listener::Proof;
-use crate::access::provenance;
+use crate::access::listener::CallerProof;
+use crate::access::request_origin;
 use axum::body::Body;
 use axum::extract::RawPathParams;
 use axum::extract::rejection::RawPathParamsRejection;
@@ -11,13 +11,14 @@ use axum::http::{HeaderMap, Request, Uri, header};
 use bytes::Bytes;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::{
-    CONSISTENT, EXPECT, IDEMPOTENCY_KEY, Kind, MAX_KEY, Parameter, Route, Shape, path_parameter,
+    CONSISTENT, EXPECT, IDEMPOTENCY_KEY, MAX_IDEMPOTENCY_KEY, Parameter, ParameterType, Route,
+    RouteKind, path_parameter,
 };
 use cellwright_cell::command::RequestId;
 use cellwright_cell::name::{JobKey, Name, Token};
-use cellwright_master::flow::Share;
+use cellwright_master::flow_control::Permit;
 use cellwright_master::handle::Caller;
-use cellwright_master::replicated::View;
+use cellwright_master::replicated_state::View;
 use hyper::upgrade::OnUpgrade;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -32,13 +33,13 @@ pub(super) struct Call {
     query: BTreeMap<&'static str, String>,
     pub headers: HeaderMap,
     /// By what right the caller asks, to be looked at again.
-    pub proof: Option<Proof>,
+    pub proof: Option<CallerProof>,
     /// The connection itself, if it was asked for.
     pub upgrade: Option<OnUpgrade>,
     /// Behind a lock because a body cannot be shared between threads, and calls are.
     body: Mutex<Option<Body>>,
     /// What of the caller's share the body takes.
-    held: Option<Share>,
+    body_permit: Option<Permit>,
 }
 
 impl Call {
@@ -52,17 +53,28 @@ impl Call {
         let path = params.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         let (mut parts, body) = request.into_parts();
         let caller = parts.extensions.remove::<Caller>();
-        let proof = parts.extensions.remove::<Proof>();
+        let proof = parts.extensions.remove::<CallerProof>();
         let upgrade = parts.extensions.remove::<OnUpgrade>();
         let (uri, headers) = (parts.uri, parts.headers);
         let query = BTreeMap::new();
         let body = Mutex::new(Some(body));
         let held = None;
-        Ok(Call { route, caller, path, uri, query, headers, proof, upgrade, body, held })
+        Ok(Call {
+            route,
+            caller,
+            path,
+            uri,
+            query,
+            headers,
+            proof,
+            upgrade,
+            body,
+            body_permit: held,
+        })
     }
 
     /// Who asks, in the words of the audit log.
-    pub fn who(&self) -> String {
+    pub fn actor_text(&self) -> String {
         self.caller.as_ref().map_or_else(|| "nobody".to_owned(), ToString::to_string)
     }
 
@@ -70,11 +82,11 @@ impl Call {
     pub fn check(&mut self) -> Result<(), ApiError> {
         for (name, value) in &self.path {
             if let Some(parameter) = path_parameter(name) {
-                check_shape(&parameter, value)?;
+                check_parameter(&parameter, value)?;
             }
         }
         self.query = parse_query(self.route, self.uri.query().unwrap_or(""))?;
-        if self.route.kind == Kind::Change {
+        if self.route.kind == RouteKind::Change {
             self.request_id()?;
         }
         self.expect().map(drop)
@@ -86,8 +98,8 @@ impl Call {
     }
 
     /// Whether that by which the caller was let in is still good.
-    pub fn proof_stands(&self) -> bool {
-        self.proof.as_ref().is_none_or(Proof::stands)
+    pub fn is_proof_valid(&self) -> bool {
+        self.proof.as_ref().is_none_or(CallerProof::is_valid)
     }
 
     /// As it was asked for.
@@ -133,7 +145,7 @@ impl Call {
     /// The picture to answer from, and whether everything acknowledged before is in it.
     pub async fn view(&self, api: &Api) -> Result<(View, bool), ApiError> {
         match self.flag(CONSISTENT.name) {
-            true => Ok((api.handle.read_now().await?, true)),
+            true => Ok((api.handle.read_linearizable().await?, true)),
             false => Ok((api.handle.read(), false)),
         }
     }
@@ -158,16 +170,17 @@ impl Call {
 
     /// The idempotency key as the log knows it: a client and a sequence number.
     pub fn request_id(&self) -> Result<Option<RequestId>, ApiError> {
-        Ok(self.key()?.map(|key| {
-            own_number(key).unwrap_or(RequestId { client: xxh3_64(key.as_bytes()), sequence: 0 })
+        Ok(self.idempotency_key()?.map(|key| {
+            parse_client_key(key)
+                .unwrap_or(RequestId { client: xxh3_64(key.as_bytes()), sequence: 0 })
         }))
     }
 
-    pub fn key(&self) -> Result<Option<&str>, ApiError> {
+    pub fn idempotency_key(&self) -> Result<Option<&str>, ApiError> {
         let Some(value) = self.headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
         let graphic = value.as_bytes().iter().all(u8::is_ascii_graphic);
         match value.to_str() {
-            Ok(key) if graphic && (1..=MAX_KEY).contains(&key.len()) => Ok(Some(key)),
+            Ok(key) if graphic && (1..=MAX_IDEMPOTENCY_KEY).contains(&key.len()) => Ok(Some(key)),
             _ => {
                 let text = String::from_utf8_lossy(value.as_bytes());
                 let allowed = "1 to 128 printable ASCII characters without spaces";
@@ -178,35 +191,35 @@ impl Call {
 
     /// The body, whole. What it takes counts as the caller's for as long as the call goes on.
     async fn body(&mut self, api: &Api) -> Result<Bytes, ApiError> {
-        let (body, stated) = (self.stream(), self.stated());
-        let mut share = api.flow.bodies.none(&self.who());
-        let limit = api.settings.body_limit;
-        let read = bodies::whole(body, stated, limit, &mut share, api.flow.pace).await;
-        self.held = Some(share);
+        let (body, stated) = (self.take_body(), self.content_length());
+        let mut share = api.flow.bodies.empty(&self.actor_text());
+        let limit = api.config.body_limit;
+        let read = bodies::read_whole(body, stated, limit, &mut share, api.flow.pace).await;
+        self.body_permit = Some(share);
         read
     }
 
     /// How long the body is, by its sender's own word.
-    pub fn stated(&self) -> Option<u64> {
+    pub fn content_length(&self) -> Option<u64> {
         self.header("content-length").and_then(|text| text.parse().ok())
     }
 
     /// The body as it comes, for content that does not fit in memory.
-    pub fn stream(&mut self) -> Body {
+    pub fn take_body(&mut self) -> Body {
         let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
         body.take().unwrap_or_default()
     }
 
     /// The body as JSON.
     pub async fn json<T: DeserializeOwned>(&mut self, api: &Api) -> Result<T, ApiError> {
-        provenance::json(&self.headers)?;
+        request_origin::require_json(&self.headers)?;
         let bytes = self.body(api).await?;
         // As an object a list would be taken too, field by field; the API's description knows none.
         if bytes.trim_ascii_start().first() == Some(&b'[') {
             return Err(ApiError::field("body", "a list", "an object"));
         }
         serde_json::from_slice(&bytes).map_err(|error| {
-            bad_number(self.route, &bytes, &error).unwrap_or_else(|| bad_json(&error))
+            bad_number_error(self.route, &bytes, &error).unwrap_or_else(|| bad_json_error(&error))
         })
     }
 }
@@ -216,7 +229,7 @@ fn version(name: &str, text: &str) -> Result<u32, ApiError> {
 }
 
 /// `<client, hexadecimal>-<sequence, decimal>`.
-fn own_number(key: &str) -> Option<RequestId> {
+fn parse_client_key(key: &str) -> Option<RequestId> {
     let (client, sequence) = key.split_once('-')?;
     let hex = (1..=16).contains(&client.len()) && client.bytes().all(|b| b.is_ascii_hexdigit());
     let decimal = !sequence.is_empty() && sequence.bytes().all(|b| b.is_ascii_digit());
@@ -230,7 +243,7 @@ fn own_number(key: &str) -> Option<RequestId> {
 }
 
 /// The field, where a number is none of its type: serde names the type alone.
-fn bad_number(route: &Route, bytes: &[u8], error: &serde_json::Error) -> Option<ApiError> {
+fn bad_number_error(route: &Route, bytes: &[u8], error: &serde_json::Error) -> Option<ApiError> {
     let text = error.to_string();
     let is_number = ["invalid value: integer", "invalid type: floating point"];
     if !is_number.iter().any(|start| text.starts_with(start)) {
@@ -244,7 +257,7 @@ fn bad_number(route: &Route, bytes: &[u8], error: &serde_json::Error) -> Option<
 }
 
 /// What serde says, with the field's name where it gives one.
-fn bad_json(error: &serde_json::Error) -> ApiError {
+fn bad_json_error(error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
     let mut api = ApiError::new(Code::BadBody, format!("the body is not as it must be: {text}"))
         .with("line", error.line())
@@ -270,12 +283,12 @@ fn parse_query(
     let mut found = BTreeMap::new();
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let name = decoded("query", name)?;
+        let name = percent_decode("query", name)?;
         let Some(parameter) = route.parameters().find(|p| p.name == name) else {
-            return Err(unknown_parameter(route, &name));
+            return Err(unknown_parameter_error(route, &name));
         };
-        let value = decoded(parameter.name, value)?;
-        check_shape(parameter, &value)?;
+        let value = percent_decode(parameter.name, value)?;
+        check_parameter(parameter, &value)?;
         if found.insert(parameter.name, value).is_some() {
             return Err(ApiError::parameter(parameter.name, "given twice", "once"));
         }
@@ -283,16 +296,16 @@ fn parse_query(
     Ok(found)
 }
 
-fn unknown_parameter(route: &'static Route, name: &str) -> ApiError {
+fn unknown_parameter_error(route: &'static Route, name: &str) -> ApiError {
     let known: Vec<&str> = route.parameters().map(|p| p.name).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-    let shown: String = name.chars().take(100).collect();
-    let message = format!("there is no query parameter {shown:?}; known: {known}");
-    ApiError::new(Code::BadParameter, message).with("parameter", shown).with("allowed", known)
+    let short_name: String = name.chars().take(100).collect();
+    let message = format!("there is no query parameter {short_name:?}; known: {known}");
+    ApiError::new(Code::BadParameter, message).with("parameter", short_name).with("allowed", known)
 }
 
 /// Percent-decoded; a plus is a space.
-fn decoded(name: &str, text: &str) -> Result<String, ApiError> {
+fn percent_decode(name: &str, text: &str) -> Result<String, ApiError> {
     let bad = || ApiError::parameter(name, text, "UTF-8, percent-encoded");
     let digit =
         |byte: Option<u8>| char::from(byte?).to_digit(16).and_then(|d| u8::try_from(d).ok());
@@ -311,29 +324,29 @@ fn decoded(name: &str, text: &str) -> Result<String, ApiError> {
     String::from_utf8(out).map_err(|_| bad())
 }
 
-fn check_shape(parameter: &Parameter, value: &str) -> Result<(), ApiError> {
+fn check_parameter(parameter: &Parameter, value: &str) -> Result<(), ApiError> {
     let refuse = |allowed: &str| Err(ApiError::parameter(parameter.name, value, allowed));
-    match parameter.shape {
-        Shape::Name => match Name::new(value) {
+    match parameter.value_type {
+        ParameterType::Name => match Name::new(value) {
             Ok(_) => Ok(()),
             Err(bad) => refuse(&bad.allowed),
         },
-        Shape::Token => match Token::new(value) {
+        ParameterType::Token => match Token::new(value) {
             Ok(_) if !value.contains('/') => Ok(()),
             Ok(_) => refuse("a token without /"),
             Err(bad) => refuse(&bad.allowed),
         },
-        Shape::Integer { min, max } => match value.parse::<u64>() {
+        ParameterType::Integer { min, max } => match value.parse::<u64>() {
             Ok(number) if (min..=max).contains(&number) => Ok(()),
             _ => refuse(&format!("{min} to {max}")),
         },
-        Shape::Boolean if matches!(value, "true" | "false") => Ok(()),
-        Shape::Boolean => refuse("true or false"),
-        Shape::Word(words) if words.contains(&value) => Ok(()),
-        Shape::Word(words) => refuse(&words.join(", ")),
-        Shape::Text(most) if (1..=most).contains(&value.chars().count()) => Ok(()),
-        Shape::Text(most) => refuse(&format!("1 to {most} characters")),
-        Shape::Digest => {
+        ParameterType::Boolean if matches!(value, "true" | "false") => Ok(()),
+        ParameterType::Boolean => refuse("true or false"),
+        ParameterType::OneOf(words) if words.contains(&value) => Ok(()),
+        ParameterType::OneOf(words) => refuse(&words.join(", ")),
+        ParameterType::Text(most) if (1..=most).contains(&value.chars().count()) => Ok(()),
+        ParameterType::Text(most) => refuse(&format!("1 to {most} characters")),
+        ParameterType::Digest => {
             let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
             match value.len() == 64 && value.bytes().all(hex) {
                 true => Ok(()),
@@ -377,10 +390,10 @@ mod tests {
     #[test]
     fn keys_of_our_own_clients_keep_their_numbers() {
         let id = |client, sequence| Some(RequestId { client, sequence });
-        assert_eq!(own_number("00000000000000ff-7"), id(255, 7));
-        assert_eq!(own_number("ff-18446744073709551615"), id(255, u64::MAX));
+        assert_eq!(parse_client_key("00000000000000ff-7"), id(255, 7));
+        assert_eq!(parse_client_key("ff-18446744073709551615"), id(255, u64::MAX));
         for other in ["ff", "ff-", "-7", "xyz-7", "00000000000000000ff-7", "ff-7-8", "ff-+7"] {
-            assert_eq!(own_number(other), None, "{other}");
+            assert_eq!(parse_client_key(other), None, "{other}");
         }
     }
 }

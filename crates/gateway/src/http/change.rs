@@ -1,21 +1,21 @@
 //! Changes: a command through the log, and its verdict as an answer.
 
+use super::admission_limits::FieldErrors;
 use super::call::Call;
-use super::jobs::guess;
-use super::limits::FieldErrors;
-use super::{Answered, Api, quota_hint, reply};
+use super::jobs::suggestion;
+use super::{Api, ApiResult, quota_hint, reply};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::Changed;
 use cellwright_cell::command::{Command, Done};
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
 
 /// What is known of a command before its verdict, for the error if it is refused.
-pub(super) struct Refusing {
+pub(super) struct RejectionContext {
     errors: FieldErrors,
     /// What a new job asks for.
-    asked: Option<Resources>,
+    requested: Option<Resources>,
 }
 
 impl Api {
@@ -26,38 +26,45 @@ impl Api {
         command: Command,
     ) -> Result<(u64, Done), ApiError> {
         let caller = call.caller()?;
-        self.within_limits(&command)?;
-        let refusing = self.refusing(&command);
+        self.check_limits(&command)?;
+        let rejection_context = self.rejection_context(&command);
         let answer = self.handle.submit(caller, call.request_id()?, command).await?;
         match answer.verdict {
             Ok(done) => Ok((answer.index, done)),
-            Err(refusal) => Err(self.refused(&refusal, answer.index, &refusing)),
+            Err(rejection) => {
+                Err(self.rejection_error(&rejection, answer.index, &rejection_context))
+            }
         }
     }
 
     /// What a refusal of this command would be told with.
-    pub(super) fn refusing(&self, command: &Command) -> Refusing {
-        let asked = |state: &State| quota_hint::asked_of(state, command);
-        let asked = self.handle.replicated().with(|view| asked(&view.state));
-        Refusing { errors: FieldErrors::of(command), asked }
+    pub(super) fn rejection_context(&self, command: &Command) -> RejectionContext {
+        let requested_of = |state: &State| quota_hint::requested_resources(state, command);
+        let requested = self.handle.replicated().with(|view| requested_of(&view.state));
+        RejectionContext { errors: FieldErrors::of(command), requested }
     }
 
     /// A refusal at that index as its sender is told.
-    pub(super) fn refused(&self, refusal: &Refusal, index: u64, refusing: &Refusing) -> ApiError {
-        let error = ApiError::from(refusal).with("index", index);
-        let mut error = refusing.errors.beside(error);
+    pub(super) fn rejection_error(
+        &self,
+        rejection: &Rejection,
+        index: u64,
+        context: &RejectionContext,
+    ) -> ApiError {
+        let error = ApiError::from(rejection).with("index", index);
+        let mut error = context.errors.attach_to(error);
         // Rows have names here; the refusal itself only knows numbers.
-        let said = |state: &State| cellwright_cell::render::refusal(state, refusal);
-        error.message = match refusal {
+        let text_of = |state: &State| cellwright_cell::render::rejection(state, rejection);
+        error.message = match rejection {
             // All jobs are looked through, which nobody who applies the log shall wait for.
-            Refusal::NoSuchJob(key) => {
+            Rejection::NoSuchJob(key) => {
                 let view = self.handle.read();
-                said(&view.state) + &guess(&view.state, key)
+                text_of(&view.state) + &suggestion(&view.state, key)
             }
-            _ => self.handle.replicated().with(|view| said(&view.state)),
+            _ => self.handle.replicated().with(|view| text_of(&view.state)),
         };
         let now = self.handle.log_time();
-        let more = |state: &State| quota_hint::hint(state, refusal, refusing.asked, now);
+        let more = |state: &State| quota_hint::hint(state, rejection, context.requested, now);
         match self.handle.replicated().with(|view| more(&view.state)) {
             Some(hint) => error.hint(hint),
             None => error,
@@ -65,7 +72,7 @@ impl Api {
     }
 
     /// As [`Api::commit`], answered as every plain change is.
-    pub(super) async fn change(&self, call: &Call, command: Command) -> Answered {
+    pub(super) async fn change(&self, call: &Call, command: Command) -> ApiResult {
         let (index, done) = self.commit(call, command).await?;
         Ok(reply::json(call, index, &Changed::new(index, &done)))
     }

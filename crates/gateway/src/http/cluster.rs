@@ -1,7 +1,7 @@
 //! The cell as a whole (E1) and the replicas that run it.
 
 use super::call::Call;
-use super::{Answered, Api, reply, view};
+use super::{Api, ApiResult, reply, view};
 use crate::membership;
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{
@@ -10,7 +10,7 @@ use cellwright_api::types::{
 };
 use cellwright_cell::command::{Command, Done};
 use cellwright_cell::constraint::AttributeValue;
-use cellwright_cell::credential::{AccessToken, KeyPrint, PartKind, TokenKind};
+use cellwright_cell::credential::{AccessToken, KeyFingerprint, PartKind, TokenKind};
 use cellwright_cell::load::MachineLoad;
 use cellwright_cell::machine::MachineStatus;
 use cellwright_cell::name::{Name, Token};
@@ -20,9 +20,9 @@ use cellwright_store::{Member, Peer, Role};
 use std::collections::BTreeMap;
 
 impl Api {
-    pub(super) async fn cluster_status(&self, call: Call) -> Answered {
+    pub(super) async fn cluster_status(&self, call: Call) -> ApiResult {
         let (view, consistent) = call.view(self).await?;
-        let mut status = sums(&view.state);
+        let mut status = cluster_sums(&view.state);
         if call.flag("summary") {
             status.nodes.clear();
         }
@@ -30,7 +30,7 @@ impl Api {
         Ok(reply::read(&call, view.index, consistent, &status))
     }
 
-    pub(super) async fn master_status(&self, call: Call) -> Answered {
+    pub(super) async fn master_status(&self, call: Call) -> ApiResult {
         let status = self.handle.status();
         let member = |(id, member): (&u64, &cellwright_store::Member)| MemberView {
             id: *id,
@@ -41,9 +41,9 @@ impl Api {
         };
         let is_removed = self.handle.is_removed();
         let leaderless = self.handle.leaderless_for();
-        let shown = MasterStatus {
+        let master_status = MasterStatus {
             id: status.id,
-            role: if is_removed { "removed" } else { role(status.role) }.into(),
+            role: if is_removed { "removed" } else { role_text(status.role) }.into(),
             term: status.term,
             leader: status.leader,
             last_log: status.last_log.unwrap_or(0),
@@ -55,33 +55,40 @@ impl Api {
             level: LEVEL,
             leaderless_ms: leaderless
                 .map(|long| u64::try_from(long.as_millis()).unwrap_or(u64::MAX)),
-            damage: self.damage(),
-            waiting: self.handle.replicated().with(|view| waiting(&view.state, &status.members)),
+            damage: self.disk_damage(),
+            waiting: self
+                .handle
+                .replicated()
+                .with(|view| waiting_replicas(&view.state, &status.members)),
         };
-        Ok(reply::json(&call, shown.applied, &shown))
+        Ok(reply::json(&call, master_status.applied, &master_status))
     }
 
     /// What is damaged or missing on the disk of this replica, or was when it started.
-    pub(super) fn damage(&self) -> Vec<String> {
-        let made_up_for = |what: &String| {
+    pub(super) fn disk_damage(&self) -> Vec<String> {
+        let is_compensated = |damage_line: &String| {
             format!(
-                "{what}; an older snapshot and the log made up for it when this replica started: \
+                "{damage_line}; an older snapshot and the log made up for it when this replica started: \
                  look after the disk; the next start without damage ends this alarm"
             )
         };
-        let passed_over = &self.handle.replica().recovery().passed_over;
-        self.backstage.damage().into_iter().chain(passed_over.iter().map(made_up_for)).collect()
+        let passed_over = &self.handle.replica().recovery().skipped_snapshots;
+        self.services
+            .disk_damage()
+            .into_iter()
+            .chain(passed_over.iter().map(is_compensated))
+            .collect()
     }
 
-    pub(super) async fn confirm_master(&self, mut call: Call) -> Answered {
+    pub(super) async fn confirm_master(&self, mut call: Call) -> ApiResult {
         let ConfirmMaster { name, fingerprint } = call.json(self).await?;
         let allowed = "32 hexadecimal digits, as the replica shows them where it joins";
         let bad = || ApiError::field("fingerprint", &fingerprint, allowed);
-        let key = KeyPrint::parse(&fingerprint).ok_or_else(bad)?;
+        let key = KeyFingerprint::parse(&fingerprint).ok_or_else(bad)?;
         self.change(&call, Command::ConfirmReplica { name, key }).await
     }
 
-    pub(super) async fn add_master(&self, mut call: Call) -> Answered {
+    pub(super) async fn add_master(&self, mut call: Call) -> ApiResult {
         let AddMaster { id, name, address } = call.json(self).await?;
         let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         if id == 0 || port.is_none() {
@@ -90,32 +97,33 @@ impl Api {
         }
         let peer = Peer { name: name.to_string(), address };
         let object = format!("{id} {} at {}", peer.name, peer.address);
-        let done = membership::admit(&self.handle, self.backstage.candidates(), id, peer).await;
-        self.member_changed(&call, "add_master", &object, done)
+        let done = membership::admit(&self.handle, self.services.candidates(), id, peer).await;
+        self.audit_member_change(&call, "add_master", &object, done)
     }
 
-    pub(super) async fn remove_master(&self, call: Call) -> Answered {
+    pub(super) async fn remove_master(&self, call: Call) -> ApiResult {
         let id = call.number("replica")?;
         let member = self.handle.status().members.get(&id).map(|member| member.peer.name.clone());
-        let done = self.handle.replica().remove(id).await.map_err(membership::refusal);
+        let done =
+            self.handle.replica().remove(id).await.map_err(membership::member_error_response);
         if done.is_ok() {
-            self.send_away(member.as_deref()).await;
+            self.revoke_replica(member.as_deref()).await;
         }
-        self.member_changed(&call, "remove_master", &id.to_string(), done)
+        self.audit_member_change(&call, "remove_master", &id.to_string(), done)
     }
 
     /// A replica that was removed is not listened to any more. It is out already: should it not be
     /// remembered, its certificate is still good for no longer than a day.
-    async fn send_away(&self, member: Option<&str>) {
+    async fn revoke_replica(&self, member: Option<&str>) {
         let Some(name) = member.and_then(|name| Name::new(name).ok()) else { return };
         let command = Command::Dismiss { part: PartKind::Replica, name };
-        if let Err(error) = self.handle.submit(&self.handle.own(), None, command).await {
+        if let Err(error) = self.handle.submit(&self.handle.own_caller(), None, command).await {
             tracing::warn!(%error, member, "a replica that was removed may still call");
         }
     }
 
     /// Any part, for one whose certificate is in the wrong hands.
-    pub(super) async fn dismiss(&self, mut call: Call) -> Answered {
+    pub(super) async fn revoke(&self, mut call: Call) -> ApiResult {
         let Dismiss { part, name } = call.json(self).await?;
         let present = |member: &cellwright_store::Member| member.peer.name == name.as_str();
         if part == PartKind::Replica && self.handle.status().members.values().any(present) {
@@ -127,22 +135,22 @@ impl Api {
     }
 
     /// Members are no rows of the log's commands, so the audit log is told here.
-    fn member_changed(
+    fn audit_member_change(
         &self,
         call: &Call,
         command: &str,
         object: &str,
         done: Result<(), ApiError>,
-    ) -> Answered {
+    ) -> ApiResult {
         let verdict = done.as_ref().map_or_else(|error| error.code.as_str(), |()| "done");
-        self.take_down(call, command, object, verdict);
+        self.write_audit(call, command, object, verdict);
         done?;
         let index = self.handle.read().index;
         Ok(reply::json(call, index, &Changed::new(index, &Done::Applied)))
     }
 }
 
-pub(super) fn role(role: Role) -> &'static str {
+pub(super) fn role_text(role: Role) -> &'static str {
     match role {
         Role::Learner => "learner",
         Role::Follower => "follower",
@@ -153,7 +161,7 @@ pub(super) fn role(role: Role) -> &'static str {
 }
 
 /// Everything but the index.
-pub(super) fn sums(state: &State) -> ClusterStatus {
+pub(super) fn cluster_sums(state: &State) -> ClusterStatus {
     let mut status = ClusterStatus {
         nodes: Vec::with_capacity(state.machines().len()),
         failed: Vec::new(),
@@ -186,25 +194,25 @@ pub(super) fn sums(state: &State) -> ClusterStatus {
             draining: row.draining,
             capacity: row.spec.capacity,
             available,
-            named: view::named(state, id, row, load),
+            named: view::named_resources(state, id, row, load),
         });
     }
     status.drivers = drivers(state);
     for (id, _) in state.jobs().iter() {
         if let Some(load) = state.job_load(id) {
-            add(&mut status.tasks, &view::counts(load));
+            add_counts(&mut status.tasks, &view::task_counts(load));
         }
     }
     status
 }
 
 /// Kinds of machines by how they run tasks that are told, the commonest first.
-const MOST_DRIVERS: usize = 8;
+const MAX_DRIVERS: usize = 8;
 
 fn drivers(state: &State) -> Vec<DriverView> {
-    type Told<'a> = (Option<&'a str>, Option<&'a str>);
+    type DriverKey<'a> = (Option<&'a str>, Option<&'a str>);
     let (driver, off) = (Token::new("driver").ok(), Token::new("containers-off").ok());
-    let mut kinds: BTreeMap<Told<'_>, u32> = BTreeMap::new();
+    let mut kinds: BTreeMap<DriverKey<'_>, u32> = BTreeMap::new();
     for (_, row) in state.machines().iter() {
         let text = |name: &Option<Token>| match row.spec.attributes.get(name.as_ref()?) {
             Some(AttributeValue::Text(text)) => Some(text.as_str()),
@@ -221,11 +229,11 @@ fn drivers(state: &State) -> Vec<DriverView> {
         })
         .collect();
     found.sort_by_key(|kind| std::cmp::Reverse(kind.machines));
-    found.truncate(MOST_DRIVERS);
+    found.truncate(MAX_DRIVERS);
     found
 }
 
-pub(super) fn add(sum: &mut TaskCounts, more: &TaskCounts) {
+pub(super) fn add_counts(sum: &mut TaskCounts, more: &TaskCounts) {
     sum.deferred += more.deferred;
     sum.pending += more.pending;
     sum.assigned += more.assigned;
@@ -237,10 +245,10 @@ pub(super) fn add(sum: &mut TaskCounts, more: &TaskCounts) {
 }
 
 /// Who asked to join as a replica and is none yet.
-fn waiting(state: &State, members: &BTreeMap<u64, Member>) -> Vec<WaitingReplica> {
+fn waiting_replicas(state: &State, members: &BTreeMap<u64, Member>) -> Vec<WaitingReplica> {
     let rows = state.tokens().iter().map(|(_, row)| row);
     let is_in = |name: &Name| members.values().any(|member| member.peer.name == name.as_str());
-    let one = |row: &AccessToken| {
+    let waiting_replica = |row: &AccessToken| {
         let (TokenKind::JoinReplica { name }, Some(waiting)) = (&row.kind, &row.waiting) else {
             return None;
         };
@@ -257,5 +265,5 @@ fn waiting(state: &State, members: &BTreeMap<u64, Member>) -> Vec<WaitingReplica
             token: row.id.clone(),
         })
     };
-    rows.filter(|row| row.expires > state.now()).filter_map(one).collect()
+    rows.filter(|row| row.expires > state.now()).filter_map(waiting_replica).collect()
 }

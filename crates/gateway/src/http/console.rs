@@ -22,10 +22,10 @@ const PAGE: &str = "index.html";
 /// The view of the API.
 const DOCS: &str = "/console/docs";
 /// Where work on the console happens, for those who work on it.
-const FOLDER: &str = "CELL_CONSOLE_DIR";
+const FOLDER_VARIABLE: &str = "CELL_CONSOLE_DIR";
 
 /// No script, style or connection but our own, in no one's frame.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
@@ -94,17 +94,17 @@ pub(super) struct Console {
 
 impl Console {
     pub fn from_environment() -> Console {
-        Console { folder: std::env::var_os(FOLDER).map(PathBuf::from) }
+        Console { folder: std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from) }
     }
 
     pub fn router(self: &Arc<Console>) -> Router {
         let (one, all, icon) = (self.clone(), self.clone(), self.clone());
-        let home = |uri: Uri| async move { moved(BASE, &uri) };
+        let home = |uri: Uri| async move { redirect(BASE, &uri) };
         // What people try first; a fragment, which names an operation, goes along.
-        let docs = |uri: Uri| async move { moved(DOCS, &uri) };
+        let docs = |uri: Uri| async move { redirect(DOCS, &uri) };
         let file = move |uri: Uri, headers: HeaderMap| async move { all.answer(&uri, &headers) };
-        let page = move |headers: HeaderMap| async move { one.give(PAGE, &headers) };
-        let mark = move |headers: HeaderMap| async move { icon.give("icon.svg", &headers) };
+        let page = move |headers: HeaderMap| async move { one.serve_file(PAGE, &headers) };
+        let mark = move |headers: HeaderMap| async move { icon.serve_file("icon.svg", &headers) };
         Router::new()
             .route("/", get(home))
             .route("/console", get(home))
@@ -118,15 +118,15 @@ impl Console {
     fn answer(&self, uri: &Uri, headers: &HeaderMap) -> Response<Body> {
         let name = uri.path().strip_prefix(BASE).unwrap_or_default();
         match FILES.iter().find(|file| file.name == name) {
-            Some(file) => self.give(file.name, headers),
+            Some(file) => self.serve_file(file.name, headers),
             // A file that is asked for by an older page, and no view: views have no dots.
-            None if name.starts_with("pages/") || name.ends_with(".js") => nothing(),
-            None => self.give(PAGE, headers),
+            None if name.starts_with("pages/") || name.ends_with(".js") => not_found(),
+            None => self.serve_file(PAGE, headers),
         }
     }
 
-    fn give(&self, name: &str, headers: &HeaderMap) -> Response<Body> {
-        let Some(content) = self.content(name) else { return nothing() };
+    fn serve_file(&self, name: &str, headers: &HeaderMap) -> Response<Body> {
+        let Some(content) = self.content(name) else { return not_found() };
         let tag = format!("\"{:016x}\"", xxh3_64(&content));
         let has = headers
             .get(header::IF_NONE_MATCH)
@@ -136,13 +136,16 @@ impl Console {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
         }
         let head = response.headers_mut();
-        head.insert(header::CONTENT_TYPE, HeaderValue::from_static(media(name)));
+        head.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type(name)));
         // Asked for anew each time, and answered with "as before": no page of two versions.
         head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         if let Ok(tag) = HeaderValue::try_from(tag) {
             head.insert(header::ETAG, tag);
         }
-        head.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+        head.insert(
+            header::CONTENT_SECURITY_POLICY,
+            HeaderValue::from_static(CONTENT_SECURITY_POLICY),
+        );
         head.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         head.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
         response
@@ -158,16 +161,18 @@ impl Console {
 }
 
 /// To another path, with the query that came.
-fn moved(to: &'static str, from: &Uri) -> Response<Body> {
+fn redirect(to: &'static str, from: &Uri) -> Response<Body> {
     let query = from.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let place = HeaderValue::try_from(format!("{to}{query}"));
+    let location = HeaderValue::try_from(format!("{to}{query}"));
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
-    response.headers_mut().insert(header::LOCATION, place.unwrap_or(HeaderValue::from_static(to)));
+    response
+        .headers_mut()
+        .insert(header::LOCATION, location.unwrap_or(HeaderValue::from_static(to)));
     response
 }
 
-fn nothing() -> Response<Body> {
+fn not_found() -> Response<Body> {
     let mut response = Response::new(Body::from("no such file of the console\n"));
     *response.status_mut() = StatusCode::NOT_FOUND;
     response
@@ -176,7 +181,7 @@ fn nothing() -> Response<Body> {
     response
 }
 
-fn media(name: &str) -> &'static str {
+fn media_type(name: &str) -> &'static str {
     match name.rsplit_once('.').map(|(_, ending)| ending) {
         Some("html") => "text/html; charset=utf-8",
         Some("js") => "text/javascript; charset=utf-8",
@@ -226,12 +231,12 @@ mod tests {
     #[test]
     fn every_file_of_the_console_is_inside_and_all_scripts_stay_small() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../console");
-        let mut there = BTreeSet::new();
-        files_below(&folder, "", &mut there);
-        let served = |name: &String| media(name) != "application/octet-stream";
-        let there: BTreeSet<String> = there.into_iter().filter(served).collect();
+        let mut on_disk = BTreeSet::new();
+        files_below(&folder, "", &mut on_disk);
+        let served = |name: &String| media_type(name) != "application/octet-stream";
+        let on_disk: BTreeSet<String> = on_disk.into_iter().filter(served).collect();
         let inside: BTreeSet<String> = FILES.iter().map(|file| file.name.to_owned()).collect();
-        assert_eq!(inside, there);
+        assert_eq!(inside, on_disk);
         // The emulator is fetched by who opens a terminal, and by no page before.
         let is_script = |file: &&File| file.name.ends_with(".js") && file.name != EMULATOR;
         let scripts = FILES.iter().filter(is_script);
@@ -258,14 +263,14 @@ mod tests {
     #[test]
     fn what_a_browser_has_is_not_sent_again_and_runs_no_script_but_ours() {
         let console = Console { folder: None };
-        let first = console.give("main.js", &HeaderMap::new());
+        let first = console.serve_file("main.js", &HeaderMap::new());
         let policy = first.headers()[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
         assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(first.headers()[header::X_CONTENT_TYPE_OPTIONS], "nosniff");
         let mut headers = HeaderMap::new();
         headers.insert(header::IF_NONE_MATCH, first.headers()[header::ETAG].clone());
-        assert_eq!(console.give("main.js", &headers).status(), StatusCode::NOT_MODIFIED);
-        assert_eq!(console.give("api.js", &headers).status(), StatusCode::OK);
+        assert_eq!(console.serve_file("main.js", &headers).status(), StatusCode::NOT_MODIFIED);
+        assert_eq!(console.serve_file("api.js", &headers).status(), StatusCode::OK);
     }
 
     #[tokio::test]

@@ -7,18 +7,18 @@
 //! who is removed, all end it.
 
 use super::call::Call;
-use super::output::{Agent, of_agent};
-use super::{Answered, Api, socket};
+use super::output::{Agent, agent_error};
+use super::{Api, ApiResult, websocket};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::client::{SessionStream, encode_query};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::exec::{
-    EXEC_PATH, EXEC_PROTOCOL, ExecQuery, Frame, TerminalSize, carry_bytes, words,
+    EXEC_PATH, EXEC_PROTOCOL, ExecQuery, Frame, TerminalSize, parse_command, relay_bytes,
 };
 use cellwright_cell::task::TaskState;
-use cellwright_master::flow::Share;
-use cellwright_supervise::of_request;
+use cellwright_master::flow_control::Permit;
+use cellwright_supervise::spawn_request;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::pin::pin;
@@ -27,19 +27,19 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 /// How long an agent may take to begin a session.
-const BEGIN: Duration = Duration::from_secs(20);
+const SESSION_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long saying so may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a page may take to hear the end of a session.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A token's own end is no change of the cell: it is looked for this often.
-const LOOK: Duration = Duration::from_secs(5);
+const AUTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Api {
-    pub(super) async fn exec_task(&self, mut call: Call) -> Answered {
-        let near = handed_over(&mut call)?;
-        let session = self.begin(&call).await?;
-        of_request("a session", self.clone().carry(call, near, session));
+    pub(super) async fn exec_task(&self, mut call: Call) -> ApiResult {
+        let caller_stream = take_upgrade(&mut call)?;
+        let session = self.begin_session(&call).await?;
+        spawn_request("a session", self.clone().relay(call, caller_stream, session));
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
@@ -50,43 +50,45 @@ impl Api {
 
     /// The same for a page. Browsers keep from pages why a connection was refused, so whoever may
     /// have sessions at all gets one, in which the refusal is the first and last word.
-    pub(super) async fn exec_task_in_page(&self, mut call: Call) -> Answered {
-        let (near, response) = socket::agreed(&mut call)?;
-        let session = self.begin(&call).await;
-        of_request("a session", self.clone().carry_to_page(call, near, session));
+    pub(super) async fn exec_task_in_page(&self, mut call: Call) -> ApiResult {
+        let (caller_stream, response) = websocket::accept_upgrade(&mut call)?;
+        let session = self.begin_session(&call).await;
+        spawn_request("a session", self.clone().relay_to_page(call, caller_stream, session));
         Ok(response)
     }
 
     /// Takes a session down, and opens it.
-    async fn begin(&self, call: &Call) -> Result<Session, ApiError> {
+    async fn begin_session(&self, call: &Call) -> Result<Session, ApiError> {
         let command = format!("exec {}", call.query("command").unwrap_or_default());
         let object = format!("{}/{}/{}", call.text("user"), call.text("job"), call.text("index"));
         // Before anything runs: what nobody could take down is not done.
-        if !self.take_down(call, &command, &object, "asked") {
+        if !self.write_audit(call, &command, &object, "asked") {
             let message = "the audit log cannot be written, so nothing is run";
             return Err(ApiError::new(Code::Internal, message));
         }
         let opened = self.open_session(call).await;
         let verdict = opened.as_ref().map_or_else(|error| error.code.as_str(), |_| "done");
-        self.take_down(call, &command, &object, verdict);
+        self.write_audit(call, &command, &object, verdict);
         opened
     }
 
     async fn open_session(&self, call: &Call) -> Result<Session, ApiError> {
         let command = call.query("command").unwrap_or_default().to_owned();
-        words(&command).map_err(|allowed| ApiError::parameter("command", &command, allowed))?;
+        parse_command(&command)
+            .map_err(|allowed| ApiError::parameter("command", &command, allowed))?;
         let terminal = call.query("terminal").map(str::to_owned);
         if let Some(text) = terminal.as_deref().filter(|text| TerminalSize::parse(text).is_none()) {
             return Err(ApiError::parameter("terminal", text, "rows and columns, as 24x80"));
         }
-        let seat = self.sessions.one(&call.who())?;
+        let permit = self.sessions.acquire_one(&call.actor_text())?;
         // Sure of the present: nobody judges this again, as the leader does with changes.
-        let state = self.handle.read_now().await?.state;
+        let state = self.handle.read_linearizable().await?.state;
         let id = call.task_row(&state)?;
         let row = state.tasks().get(id);
         let name = state.task_name(id);
-        let here = row.filter(|row| matches!(row.state, TaskState::Running | TaskState::Assigned));
-        let Some((attempt, machine)) = here.and_then(|row| Some((row.attempt, row.machine()?)))
+        let running =
+            row.filter(|row| matches!(row.state, TaskState::Running | TaskState::Assigned));
+        let Some((attempt, machine)) = running.and_then(|row| Some((row.attempt, row.machine()?)))
         else {
             let found = serde_json::to_value(row.map(|row| row.state)).unwrap_or_default();
             return Err(ApiError::new(Code::WrongState, format!("{name} does not run"))
@@ -97,64 +99,70 @@ impl Api {
         let query = ExecQuery { task: id.0, attempt, command, terminal, term };
         let path = format!("{EXEC_PATH}/{name}{}", encode_query(&query.pairs()));
         let Agent { machine, address } = Agent::of(&state, machine)?;
-        let line = self.settings.agents.dial(&machine, &address).await.map_err(of_agent)?;
-        let far = line.session(&path, BEGIN).await.map_err(of_agent)?;
-        Ok(Session { far, _seat: seat })
+        let line = self.config.agents.dial(&machine, &address).await.map_err(agent_error)?;
+        let agent_stream = line.session(&path, SESSION_START_TIMEOUT).await.map_err(agent_error)?;
+        Ok(Session { agent_stream, _permit: permit })
     }
 
     /// Until one side has closed, or the caller may no longer.
-    async fn carry(self, call: Call, near: OnUpgrade, session: Session) {
+    async fn relay(self, call: Call, caller_stream: OnUpgrade, session: Session) {
         // Whoever asked and went away has nothing to be told.
-        let Ok(near) = near.await else { return };
-        self.carry_on(&call, TokioIo::new(near), session).await;
+        let Ok(caller_stream) = caller_stream.await else { return };
+        self.relay_until_revoked(&call, TokioIo::new(caller_stream), session).await;
     }
 
-    async fn carry_on(
+    async fn relay_until_revoked(
         &self,
         call: &Call,
-        mut near: impl AsyncRead + AsyncWrite + Unpin,
+        mut caller_stream: impl AsyncRead + AsyncWrite + Unpin,
         session: Session,
     ) {
         tokio::select! {
-            () = carry_bytes(&mut near, session.far) => {}
-            () = self.right_is_lost(call) => {
+            () = relay_bytes(&mut caller_stream, session.agent_stream) => {}
+            () = self.authorization_lost(call) => {
                 // A caller that is there is told so by the end; one that is not need not be.
-                let _ = timeout(FAREWELL, near.shutdown()).await;
+                let _ = timeout(SHUTDOWN_TIMEOUT, caller_stream.shutdown()).await;
             }
         }
     }
 
-    async fn carry_to_page(self, call: Call, near: OnUpgrade, session: Result<Session, ApiError>) {
-        let Ok(near) = near.await else { return };
-        let (mut near, moving) = socket::stream(TokioIo::new(near));
-        let told = async {
+    async fn relay_to_page(
+        self,
+        call: Call,
+        caller_stream: OnUpgrade,
+        session: Result<Session, ApiError>,
+    ) {
+        let Ok(caller_stream) = caller_stream.await else { return };
+        let (mut page_stream, websocket_pump) =
+            websocket::websocket_stream(TokioIo::new(caller_stream));
+        let relaying = async {
             match session {
-                Ok(session) => self.carry_on(&call, near, session).await,
+                Ok(session) => self.relay_until_revoked(&call, page_stream, session).await,
                 Err(error) => {
                     let text = format!("{}; {}", error.message, error.hint);
                     // A page that is gone need not be told.
-                    let _ = Frame::Failed(text).write(&mut near).await;
+                    let _ = Frame::Failed(text).write(&mut page_stream).await;
                 }
             }
         };
-        let mut moving = pin!(moving);
+        let mut websocket_pump = pin!(websocket_pump);
         tokio::select! {
-            () = &mut moving => {}
+            () = &mut websocket_pump => {}
             // What was said last is still on its way.
-            () = told => drop(timeout(LAST_WORDS, moving).await),
+            () = relaying => drop(timeout(CLOSE_TIMEOUT, websocket_pump).await),
         }
     }
 
     /// Done when the caller may no longer, or this master ends.
-    pub(super) async fn right_is_lost(&self, call: &Call) {
-        let mut changed = self.handle.changed();
+    pub(super) async fn authorization_lost(&self, call: &Call) {
+        let mut changed = self.handle.watch_applied();
         loop {
             changed.mark_unchanged();
-            if !self.still_admits(call) {
+            if !self.is_still_admitted(call) {
                 tracing::info!(path = call.path(), "ended with its caller's right to it");
                 return;
             }
-            if let Ok(Err(_)) = timeout(LOOK, changed.changed()).await {
+            if let Ok(Err(_)) = timeout(AUTH_CHECK_INTERVAL, changed.changed()).await {
                 return;
             }
         }
@@ -163,14 +171,14 @@ impl Api {
 
 /// The far end of a session, and its place among those of this replica.
 struct Session {
-    far: SessionStream,
-    _seat: Share,
+    agent_stream: SessionStream,
+    _permit: Permit,
 }
 
 /// The connection of the caller, if it asked to have it handed over.
-fn handed_over(call: &mut Call) -> Result<OnUpgrade, ApiError> {
-    let wanted = call.header("upgrade") == Some(EXEC_PROTOCOL);
-    call.upgrade.take().filter(|_| wanted).ok_or_else(|| {
+fn take_upgrade(call: &mut Call) -> Result<OnUpgrade, ApiError> {
+    let is_requested = call.header("upgrade") == Some(EXEC_PROTOCOL);
+    call.upgrade.take().filter(|_| is_requested).ok_or_else(|| {
         let message = "a session takes a connection over HTTP/1.1 that is handed over";
         ApiError::new(Code::UpgradeRequired, message)
             .with("connection", "upgrade")

@@ -6,30 +6,30 @@
 //! Rejected: lists read by the client, which would carry a whole cell to find one word in it.
 
 use super::call::Call;
-use super::{Answered, Api, reply, user_of};
-use crate::serve::OPEN_USER;
+use super::{Api, ApiResult, reply, user_of};
+use crate::serve::DEV_USER;
 use cellwright_api::types::{FoundKind, FoundView, Page};
 use cellwright_cell::id::JobId;
 use cellwright_cell::job::Job;
 use cellwright_cell::name::Name;
-use cellwright_cell::near::nearest;
 use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
+use cellwright_cell::suggestions::nearest;
 use cellwright_master::handle::Caller;
 use std::collections::BTreeSet;
 
 /// Candidates that are listed; whoever sees so many types more letters.
-const MOST: usize = 50;
+const MAX_CANDIDATES: usize = 50;
 /// Where nothing is called so: what the caller submitted last.
 const LAST: &str = "last";
 
 impl Api {
-    pub(super) async fn find(&self, call: Call) -> Answered {
+    pub(super) async fn find(&self, call: Call) -> ApiResult {
         let text = call.query("name").unwrap_or_default().to_owned();
         let (view, consistent) = call.view(self).await?;
         let own = match call.caller()? {
             // Whoever asks an open master works in this user's name.
-            Caller::Operator => OPEN_USER,
+            Caller::Operator => DEV_USER,
             caller => user_of(caller).map_or("", Name::as_str),
         };
         let (exact, like) = search(&view.state, &text);
@@ -40,18 +40,18 @@ impl Api {
         if items.is_empty() && call.flag("near") {
             let (view, text) = (view.clone(), text.clone());
             // Every name of the cell is held against it, which others need not wait for.
-            items.extend(self.blocking(move |_| Ok(near(&view.state, &text))).await?);
+            items.extend(self.run_blocking(move |_| Ok(nearest_name(&view.state, &text))).await?);
         }
-        own_first(&mut items, &text, own);
+        sort_own_first(&mut items, &text, own);
         items.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
-        items.truncate(MOST);
+        items.truncate(MAX_CANDIDATES);
         let page = Page { items, next: None, index: view.index, consistent };
         reply::page(&call, &page)
     }
 }
 
 /// What was most likely meant by a name that nothing has.
-fn near(state: &State, text: &str) -> Option<FoundView> {
+fn nearest_name(state: &State, text: &str) -> Option<FoundView> {
     // Everything begins like nothing.
     let (_, all) = search(state, "");
     let names = all.iter().flat_map(|found| [Some(&*found.name), own_name(&found.name)]);
@@ -67,7 +67,7 @@ fn own_name(name: &str) -> Option<&str> {
 }
 
 /// Of things of one kind that differ by their owner alone, the caller's is meant.
-fn own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
+fn sort_own_first(items: &mut Vec<FoundView>, text: &str, own: &str) {
     let is_own = |found: &FoundView| {
         let rest = found.name.strip_prefix(own).and_then(|rest| rest.strip_prefix('/'));
         rest == Some(text)
@@ -113,7 +113,7 @@ fn kind_of(job: &Job) -> FoundKind {
 
 /// What is called so, and what begins so.
 fn search(state: &State, text: &str) -> (Vec<FoundView>, Vec<FoundView>) {
-    let mut found = Search { text, exact: Vec::new(), like: Vec::new() };
+    let mut found = Search { text, exact: Vec::new(), prefixed: Vec::new() };
     for (id, job) in state.jobs().iter() {
         found.job(state, id, job);
     }
@@ -128,13 +128,13 @@ fn search(state: &State, text: &str) -> (Vec<FoundView>, Vec<FoundView>) {
     for (_, user) in state.users().iter() {
         found.plain(FoundKind::User, user.name.as_str());
     }
-    (found.exact, found.like)
+    (found.exact, found.prefixed)
 }
 
 struct Search<'a> {
     text: &'a str,
     exact: Vec<FoundView>,
-    like: Vec<FoundView>,
+    prefixed: Vec<FoundView>,
 }
 
 impl Search<'_> {
@@ -142,7 +142,7 @@ impl Search<'_> {
         let view = || FoundView { kind, name: name.to_owned() };
         match name.strip_prefix(self.text) {
             Some("") => self.exact.push(view()),
-            Some(_) => self.like.push(view()),
+            Some(_) => self.prefixed.push(view()),
             None => {}
         }
     }
@@ -156,7 +156,7 @@ impl Search<'_> {
         } else if name.starts_with(self.text)
             || (self.text.contains('/') && full.starts_with(self.text))
         {
-            self.like.push(view);
+            self.prefixed.push(view);
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn check(names: &[&str], text: &str, own: &str, want: &[&str]) {
         let found = |name: &&str| FoundView { kind: FoundKind::Job, name: (*name).to_owned() };
         let mut items: Vec<FoundView> = names.iter().map(found).collect();
-        own_first(&mut items, text, own);
+        sort_own_first(&mut items, text, own);
         let left: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
         assert_eq!(left, want, "{text} for {own:?}");
     }
@@ -202,7 +202,7 @@ mod tests {
         // And so is a periodic job of another user.
         let item = |kind, name: &str| FoundView { kind, name: name.to_owned() };
         let mut items = vec![item(FoundKind::Job, "ann/web"), item(FoundKind::Cron, "bob/web")];
-        own_first(&mut items, "web", "ann");
+        sort_own_first(&mut items, "web", "ann");
         assert_eq!(items.len(), 2, "{items:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Jobs and their tasks.
 
 use super::call::Call;
-use super::{Answered, Api, reply, user_of, view};
+use super::{Api, ApiResult, reply, user_of, view};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{ResizeJob, SubmitJob, owner_or};
 use cellwright_cell::command::Command;
@@ -9,13 +9,13 @@ use cellwright_cell::id::{JobId, TaskId};
 use cellwright_cell::job::JobState;
 use cellwright_cell::label;
 use cellwright_cell::name::JobKey;
-use cellwright_cell::near::nearest;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
+use cellwright_cell::suggestions::nearest;
 use cellwright_cell::task::TaskState;
 
-fn job_state(state: JobState) -> &'static str {
+fn job_state_text(state: JobState) -> &'static str {
     match state {
         JobState::Deferred => "deferred",
         JobState::Active => "active",
@@ -24,7 +24,7 @@ fn job_state(state: JobState) -> &'static str {
     }
 }
 
-fn task_state(state: TaskState) -> &'static str {
+fn task_state_text(state: TaskState) -> &'static str {
     match state {
         TaskState::Deferred => "deferred",
         TaskState::Pending => "pending",
@@ -35,10 +35,10 @@ fn task_state(state: TaskState) -> &'static str {
     }
 }
 
-pub(super) fn find(state: &State, job: &JobKey) -> Result<JobId, ApiError> {
+pub(super) fn find_job(state: &State, job: &JobKey) -> Result<JobId, ApiError> {
     state.job_named(job).ok_or_else(|| {
-        let mut error = ApiError::from(Refusal::NoSuchJob(job.clone()));
-        error.message.push_str(&guess(state, job));
+        let mut error = ApiError::from(Rejection::NoSuchJob(job.clone()));
+        error.message.push_str(&suggestion(state, job));
         error
     })
 }
@@ -47,14 +47,14 @@ pub(super) fn find(state: &State, job: &JobKey) -> Result<JobId, ApiError> {
 /// was asked for.
 const MAX_COMPARED: usize = 1000;
 /// Names longer or shorter by more letters are not what was meant.
-const MAX_LETTERS: usize = 3;
+const MAX_LENGTH_DIFFERENCE: usize = 3;
 
 /// `; did you mean ...?` for a job that there is not, or nothing: the nearest name among the jobs
 /// of that user. Where there is no such user, a job may be meant in the user's place. A periodic
 /// job of that name is told with its last run, which is a job.
 ///
 /// It looks through all jobs: not to be called where the state is locked.
-pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
+pub(super) fn suggestion(state: &State, wrong: &JobKey) -> String {
     if let Some(cron) = state.cron_named(wrong).and_then(|id| state.crons().get(id)) {
         return match cron.last_job().and_then(|job| state.job_key(job)) {
             Some(last) => format!("; {wrong} is a periodic job, and its last run is {last}"),
@@ -62,11 +62,11 @@ pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
         };
     }
     let jobs = || state.jobs().iter().map(|(_, row)| row);
-    let meant = match state.user_named(&wrong.user) {
+    let suggested = match state.user_named(&wrong.user) {
         Some(user) => {
             let own = jobs().filter(|row| row.user == user);
             let names = own.map(|row| row.spec().name.as_str());
-            let name = nearest(wrong.job.as_str(), alike(wrong.job.as_str(), names));
+            let name = nearest(wrong.job.as_str(), similar_names(wrong.job.as_str(), names));
             name.map(|name| format!("{}/{name}", wrong.user))
         }
         None => jobs().find(|row| row.spec().name == wrong.user).and_then(|row| {
@@ -74,49 +74,54 @@ pub(super) fn guess(state: &State, wrong: &JobKey) -> String {
             Some(format!("{}/{}", owner.name, wrong.user))
         }),
     };
-    meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"))
+    suggested.map_or(String::new(), |meant| format!("; did you mean {meant}?"))
 }
 
 /// The names among these that are worth comparing with `wrong`.
-fn alike<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = &'a str> {
+fn similar_names<'a>(
+    wrong: &str,
+    names: impl Iterator<Item = &'a str>,
+) -> impl Iterator<Item = &'a str> {
     let letters = wrong.len();
-    names.filter(move |name| name.len().abs_diff(letters) <= MAX_LETTERS).take(MAX_COMPARED)
+    names
+        .filter(move |name| name.len().abs_diff(letters) <= MAX_LENGTH_DIFFERENCE)
+        .take(MAX_COMPARED)
 }
 
 impl Call {
     /// The task the path names.
     pub fn task_row(&self, state: &State) -> Result<TaskId, ApiError> {
         let job = self.job()?;
-        let row = state.jobs().get(find(state, &job)?);
+        let row = state.jobs().get(find_job(state, &job)?);
         let index = usize::try_from(self.number("index")?).unwrap_or(usize::MAX);
         let found = row.and_then(|row| row.tasks.get(index).copied());
         found.ok_or_else(|| {
             let tasks = row.map_or(0, |row| row.tasks.len());
-            Api::missing(Code::NoSuchTask, format!("task {job}/{index}; it has {tasks}"))
+            Api::not_found(Code::NoSuchTask, format!("task {job}/{index}; it has {tasks}"))
                 .hint(format!("list the tasks of the job: cell status {job}"))
         })
     }
 }
 
 impl Api {
-    pub(super) async fn list_jobs(&self, call: Call) -> Answered {
+    pub(super) async fn list_jobs(&self, call: Call) -> ApiResult {
         let terms = call.selector()?;
         let user = call.query("user").map(str::to_owned);
-        let wanted = call.query("state").map(str::to_owned);
+        let state_filter = call.query("state").map(str::to_owned);
         let (view, consistent) = call.view(self).await?;
         let state = &view.state;
         let rows = state.jobs().iter().filter(|(id, row)| {
-            let named = |name: &str| {
+            let is_owner = |name: &str| {
                 state.users().get(row.user).is_some_and(|owner| owner.name.as_str() == name)
             };
-            let standing = job_state(row.state);
-            let stands = |want: &str| match want {
-                "live" => standing != "dead",
+            let job_state = job_state_text(row.state);
+            let matches_state = |want: &str| match want {
+                "live" => job_state != "dead",
                 "waiting" => state.job_load(*id).is_some_and(|load| load.pending > 0),
-                want => standing == want,
+                want => job_state == want,
             };
-            user.as_deref().is_none_or(named)
-                && wanted.as_deref().is_none_or(stands)
+            user.as_deref().is_none_or(is_owner)
+                && state_filter.as_deref().is_none_or(matches_state)
                 && label::selects(&terms, &row.spec().labels)
         });
         let rows = rows.map(|(id, _)| (u64::from(id.0), id));
@@ -126,22 +131,22 @@ impl Api {
         reply::page(&call, &page)
     }
 
-    pub(super) async fn get_job(&self, call: Call) -> Answered {
+    pub(super) async fn get_job(&self, call: Call) -> ApiResult {
         let key = call.job()?;
         let (view, consistent) = call.view(self).await?;
-        let id = find(&view.state, &key)?;
+        let id = find_job(&view.state, &key)?;
         let job = view::job(&view.state, &call.viewer()?, id);
-        let job = job.ok_or_else(|| ApiError::from(Refusal::NoSuchJob(key)))?;
+        let job = job.ok_or_else(|| ApiError::from(Rejection::NoSuchJob(key)))?;
         reply::one(&call, view.index, consistent, job)
     }
 
-    pub(super) async fn submit_job(&self, mut call: Call) -> Answered {
+    pub(super) async fn submit_job(&self, mut call: Call) -> ApiResult {
         let SubmitJob { owner, spec } = call.json(self).await?;
         let owner = owner_or(owner, user_of(call.caller()?))?;
         self.change(&call, Command::SubmitJob { owner, spec }).await
     }
 
-    pub(super) async fn update_job(&self, mut call: Call) -> Answered {
+    pub(super) async fn update_job(&self, mut call: Call) -> ApiResult {
         let spec: JobSpec = call.json(self).await?;
         let JobKey { user: owner, job } = call.job()?;
         if spec.name != job {
@@ -152,18 +157,18 @@ impl Api {
         self.change(&call, Command::UpdateJob { owner, spec, expect }).await
     }
 
-    pub(super) async fn resize_job(&self, mut call: Call) -> Answered {
+    pub(super) async fn resize_job(&self, mut call: Call) -> ApiResult {
         let ResizeJob { count } = call.json(self).await?;
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::ResizeJob { job, count, expect }).await
     }
 
-    pub(super) async fn stop_job(&self, call: Call) -> Answered {
+    pub(super) async fn stop_job(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::StopJob { job, expect }).await
     }
 
-    pub(super) async fn stop_task(&self, call: Call) -> Answered {
+    pub(super) async fn stop_task(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         let index = u32::try_from(call.number("index")?).unwrap_or(u32::MAX);
         let stopped = self.change(&call, Command::StopTask { job, index, expect }).await;
@@ -177,26 +182,26 @@ impl Api {
         })
     }
 
-    pub(super) async fn undo_update(&self, call: Call) -> Answered {
+    pub(super) async fn undo_update(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::UndoUpdate { job, expect }).await
     }
 
-    pub(super) async fn close_update(&self, call: Call) -> Answered {
+    pub(super) async fn close_update(&self, call: Call) -> ApiResult {
         let (job, expect) = (call.job()?, call.expect()?);
         self.change(&call, Command::CloseUpdate { job, expect }).await
     }
 
-    pub(super) async fn list_tasks(&self, call: Call) -> Answered {
+    pub(super) async fn list_tasks(&self, call: Call) -> ApiResult {
         let key = call.job()?;
-        let wanted = call.query("state").map(str::to_owned);
+        let state_filter = call.query("state").map(str::to_owned);
         let (view, consistent) = call.view(self).await?;
         let state = &view.state;
-        let row = state.jobs().get(find(state, &key)?);
+        let row = state.jobs().get(find_job(state, &key)?);
         let ids = row.map(|row| row.tasks.clone()).unwrap_or_default();
         let stands = |id: &TaskId| {
             let Some(row) = state.tasks().get(*id) else { return false };
-            wanted.as_deref().is_none_or(|want| task_state(row.state) == want)
+            state_filter.as_deref().is_none_or(|want| task_state_text(row.state) == want)
         };
         let rows = ids.iter().enumerate().filter(|(_, id)| stands(id));
         let rows = rows.map(|(at, id)| (at as u64, *id));
@@ -206,11 +211,11 @@ impl Api {
         reply::page(&call, &page)
     }
 
-    pub(super) async fn get_task(&self, call: Call) -> Answered {
+    pub(super) async fn get_task(&self, call: Call) -> ApiResult {
         let (view, consistent) = call.view(self).await?;
         let id = call.task_row(&view.state)?;
         let task = view::task(&view.state, &self.handle.usage().await, id);
-        let missing = || Api::missing(Code::NoSuchTask, view.state.task_name(id));
+        let missing = || Api::not_found(Code::NoSuchTask, view.state.task_name(id));
         reply::one(&call, view.index, consistent, task.ok_or_else(missing)?)
     }
 }
@@ -224,7 +229,7 @@ mod tests {
         let check = |others: usize, other: &str, want: Option<&str>| {
             let names = std::iter::repeat_n(other, others).chain(["web-server-of-ann"]);
             let wrong = "web-servre-of-ann";
-            assert_eq!(nearest(wrong, alike(wrong, names)), want, "{others} of {other}");
+            assert_eq!(nearest(wrong, similar_names(wrong, names)), want, "{others} of {other}");
         };
         let right = Some("web-server-of-ann");
         check(MAX_COMPARED - 1, "nothing-like-that", right);
@@ -232,6 +237,6 @@ mod tests {
         // Those of another length cost nothing, however many they are.
         check(MAX_COMPARED * 2, "web", right);
         let far = "web-server-of-ann-two";
-        assert_eq!(alike("web-server-of-ann", [far].into_iter()).count(), 0);
+        assert_eq!(similar_names("web-server-of-ann", [far].into_iter()).count(), 0);
     }
 }

@@ -2,8 +2,8 @@
 //! they are asked for; only what happens at the door is counted as it happens.
 
 use super::call::Call;
-use super::cluster::role;
-use super::{Answered, Api, cluster, removed, reply};
+use super::cluster::role_text;
+use super::{Api, ApiResult, cluster, removed_replica_error, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::routes::Route;
 use cellwright_api::types::Alarm;
@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Entries a replica may be behind its own log and still be called ready.
-const BEHIND: u64 = 10_000;
+const MAX_READY_LAG: u64 = 10_000;
 
 /// Requests answered, by operation and status, and what machines got of packages.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct RequestMetrics {
     counts: Mutex<BTreeMap<(String, u16), (u64, Duration)>>,
     package_bytes: AtomicU64,
 }
 
-impl Answers {
+impl RequestMetrics {
     pub fn count(&self, route: &Route, status: u16, took: Duration) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = counts.entry((route.id(), status)).or_default();
@@ -35,23 +35,23 @@ impl Answers {
     }
 
     /// Bytes of a package that went to a machine.
-    pub fn gave(&self, bytes: usize) {
+    pub fn count_package_bytes(&self, bytes: usize) {
         self.package_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn write(&self, page: &mut Page) {
+    fn write(&self, page: &mut MetricsPage) {
         panic_metrics(page);
         let about = "Bytes of packages given to machines.";
-        page.about("cell_package_bytes_given_total", "counter", about);
-        let given = self.package_bytes.load(Ordering::Relaxed);
-        page.value("cell_package_bytes_given_total", "", given);
+        page.header("cell_package_bytes_given_total", "counter", about);
+        let package_bytes = self.package_bytes.load(Ordering::Relaxed);
+        page.value("cell_package_bytes_given_total", "", package_bytes);
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        page.about("cell_api_requests_total", "counter", "Requests answered.");
+        page.header("cell_api_requests_total", "counter", "Requests answered.");
         for ((operation, status), (count, _)) in counts.iter() {
             let labels = format!("operation=\"{operation}\",status=\"{status}\"");
             page.value("cell_api_requests_total", &labels, *count);
         }
-        page.about("cell_api_seconds_total", "counter", "Time spent answering.");
+        page.header("cell_api_seconds_total", "counter", "Time spent answering.");
         for ((operation, status), (_, took)) in counts.iter() {
             let labels = format!("operation=\"{operation}\",status=\"{status}\"");
             page.value("cell_api_seconds_total", &labels, took.as_secs_f64());
@@ -60,24 +60,24 @@ impl Answers {
 }
 
 /// What panicked in this process and did not end it.
-fn panic_metrics(page: &mut Page) {
-    page.about("cell_panics_total", "counter", "Panics of this process, of any part.");
+fn panic_metrics(page: &mut MetricsPage) {
+    page.header("cell_panics_total", "counter", "Panics of this process, of any part.");
     page.value("cell_panics_total", "", cellwright_supervise::panics());
     let about = "Requests that failed because their handler panicked.";
-    page.about("cell_handler_panics_total", "counter", about);
+    page.header("cell_handler_panics_total", "counter", about);
     page.value("cell_handler_panics_total", "", cellwright_supervise::handler_panics());
     let about = "Tasks of this process started again after a panic.";
-    page.about("cell_task_restarts_total", "counter", about);
+    page.header("cell_task_restarts_total", "counter", about);
     for (task, count) in cellwright_supervise::restarts() {
         page.value("cell_task_restarts_total", &format!("task=\"{task}\""), count);
     }
 }
 
 #[derive(Default)]
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
-    fn about(&mut self, name: &str, kind: &str, help: &str) {
+impl MetricsPage {
+    fn header(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a string cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
@@ -90,26 +90,26 @@ impl Page {
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: impl std::fmt::Display) {
-        self.about(name, "gauge", help);
+        self.header(name, "gauge", help);
         self.value(name, "", value);
     }
 
     /// A gauge of those alarms of which `of` says labels and value.
-    fn each(
+    fn alarm_gauge(
         &mut self,
         name: &str,
         help: &str,
         alarms: &[Alarm],
         of: impl Fn(&Alarm) -> Option<(String, String)>,
     ) {
-        self.about(name, "gauge", help);
+        self.header(name, "gauge", help);
         for (labels, value) in alarms.iter().filter_map(of) {
             self.value(name, &labels, value);
         }
     }
 
     fn resources(&mut self, name: &str, help: &str, amount: Resources) {
-        self.about(name, "gauge", help);
+        self.header(name, "gauge", help);
         for dimension in Dimension::ALL {
             let labels = format!("dimension=\"{dimension}\"");
             self.value(name, &labels, amount.get(dimension));
@@ -118,42 +118,42 @@ impl Page {
 }
 
 impl Api {
-    pub(super) async fn metrics(&self, _call: Call) -> Answered {
-        let mut page = Page::default();
+    pub(super) async fn metrics(&self, _call: Call) -> ApiResult {
+        let mut page = MetricsPage::default();
         self.replica_metrics(&mut page);
         let view = self.handle.read();
-        state_metrics(&mut page, &cluster::sums(&view.state));
+        state_metrics(&mut page, &cluster::cluster_sums(&view.state));
         self.scheduler_metrics(&mut page);
         self.controller_metrics(&mut page);
-        self.answers.write(&mut page);
-        page.0.push_str(&self.backstage.metrics());
-        Ok(reply::text(TEXT, page.0))
+        self.request_metrics.write(&mut page);
+        page.0.push_str(&self.services.metrics());
+        Ok(reply::text(METRICS_CONTENT_TYPE, page.0))
     }
 
-    fn replica_metrics(&self, page: &mut Page) {
+    fn replica_metrics(&self, page: &mut MetricsPage) {
         let status = self.handle.status();
         page.gauge("cell_raft_term", "Term of the replica.", status.term);
         page.gauge("cell_raft_applied_index", "Last entry applied.", status.applied.unwrap_or(0));
         page.gauge("cell_raft_last_index", "Last entry in the log.", status.last_log.unwrap_or(0));
         let snapshot = status.snapshot.unwrap_or(0);
         page.gauge("cell_raft_snapshot_index", "Last entry in a snapshot.", snapshot);
-        page.about("cell_raft_role", "gauge", "1 for what the replica is.");
+        page.header("cell_raft_role", "gauge", "1 for what the replica is.");
         for kind in [Role::Learner, Role::Follower, Role::Candidate, Role::Leader] {
-            let labels = format!("role=\"{}\"", role(kind));
+            let labels = format!("role=\"{}\"", role_text(kind));
             page.value("cell_raft_role", &labels, u8::from(status.role == kind));
         }
         let silent = status.quorum_silent_millis.unwrap_or(0);
         page.gauge("cell_raft_quorum_silent_ms", "Since a quorum was heard; leader.", silent);
-        let room = self.handle.replica().room();
+        let room = self.handle.replica().disk_space();
         page.gauge("cell_disk_free_bytes", "Free on the disk of the log.", room.free);
         page.gauge("cell_disk_reserve_bytes", "Writes are refused below.", room.reserve);
         self.alarm_metrics(page);
     }
 
     /// The alarms that `GET /v1/alarms` lists, as figures.
-    fn alarm_metrics(&self, page: &mut Page) {
+    fn alarm_metrics(&self, page: &mut MetricsPage) {
         let alarms = self.alarms();
-        page.about("cell_alarms", "gauge", "What a person should look at.");
+        page.header("cell_alarms", "gauge", "What a person should look at.");
         for alarm in &alarms {
             let (name, value) = match alarm {
                 Alarm::MostMachinesSilent { silent, .. } => ("most_machines_silent", silent),
@@ -164,16 +164,16 @@ impl Api {
             page.value("cell_alarms", &format!("alarm=\"{name}\""), value);
         }
         let about = "What is damaged or missing on the disk of this replica.";
-        page.gauge("cell_damage", about, self.damage().len());
+        page.gauge("cell_damage", about, self.disk_damage().len());
         let about = "Since a machine that is up was heard from; leader, the longest silent ones.";
-        page.each("cell_machine_silent_seconds", about, &alarms, |alarm| match alarm {
+        page.alarm_gauge("cell_machine_silent_seconds", about, &alarms, |alarm| match alarm {
             Alarm::MachineSilent { machine, seconds } => {
                 Some((format!("machine=\"{machine}\""), seconds.to_string()))
             }
             _ => None,
         });
         let about = "By how much a clock is ahead of the cell's, beyond the bound; leader.";
-        page.each("cell_clock_alarm_seconds", about, &alarms, |alarm| match alarm {
+        page.alarm_gauge("cell_clock_alarm_seconds", about, &alarms, |alarm| match alarm {
             Alarm::ClockSkew { clock, seconds } => {
                 Some((format!("clock=\"{clock}\""), seconds.to_string()))
             }
@@ -181,14 +181,14 @@ impl Api {
         });
         self.clock_metrics(page);
         let about = "Free on a replica's disk, less than its reserve.";
-        page.each("cell_disk_short_bytes", about, &alarms, |alarm| match alarm {
+        page.alarm_gauge("cell_disk_short_bytes", about, &alarms, |alarm| match alarm {
             Alarm::DiskShort { replica, free_bytes } => {
                 Some((format!("replica=\"{replica}\""), free_bytes.to_string()))
             }
             _ => None,
         });
         let about = "Free on a replica's disk, less than twice its reserve.";
-        page.each("cell_disk_low_bytes", about, &alarms, |alarm| match alarm {
+        page.alarm_gauge("cell_disk_low_bytes", about, &alarms, |alarm| match alarm {
             Alarm::DiskLow { replica, free_bytes } => {
                 Some((format!("replica=\"{replica}\""), free_bytes.to_string()))
             }
@@ -197,10 +197,10 @@ impl Api {
     }
 
     /// Every replica's and the log's clock, within the bound or not.
-    fn clock_metrics(&self, page: &mut Page) {
+    fn clock_metrics(&self, page: &mut MetricsPage) {
         let skews = self.handle.skews();
         let about = "By how much a master's clock is ahead of the cell's; leader.";
-        page.about("cell_clock_skew_seconds", "gauge", about);
+        page.header("cell_clock_skew_seconds", "gauge", about);
         for (id, ahead) in &skews.replicas {
             let labels = format!("master=\"{}\"", self.replica_name(*id));
             page.value("cell_clock_skew_seconds", &labels, *ahead as f64 / 1000.0);
@@ -209,18 +209,18 @@ impl Api {
         page.gauge("cell_log_time_skew_seconds", about, skews.log as f64 / 1000.0);
     }
 
-    fn scheduler_metrics(&self, page: &mut Page) {
+    fn scheduler_metrics(&self, page: &mut MetricsPage) {
         let passes = self.handle.passes();
         type Counter = fn(&cellwright_api::internal::PassStatistics) -> u64;
         let counters: [(&str, &str, Counter); 5] = [
             ("cell_scheduler_passes_total", "Passes made.", |p| p.passes),
             ("cell_scheduler_placed_total", "Tasks placed.", |p| p.placed),
-            ("cell_scheduler_refused_total", "Placements refused by the log.", |p| p.refused),
+            ("cell_scheduler_refused_total", "Placements refused by the log.", |p| p.rejected),
             ("cell_scheduler_preempted_total", "Tasks evicted for others.", |p| p.preempted),
             ("cell_scheduler_micros_total", "Microseconds spent in passes.", |p| p.micros),
         ];
         for (name, help, of) in counters {
-            page.about(name, "counter", help);
+            page.header(name, "counter", help);
             for (scheduler, statistics) in &passes {
                 let labels = format!("scheduler=\"{}\"", escaped(scheduler));
                 page.value(name, &labels, of(statistics));
@@ -228,27 +228,27 @@ impl Api {
         }
     }
 
-    fn controller_metrics(&self, page: &mut Page) {
+    fn controller_metrics(&self, page: &mut MetricsPage) {
         let about = "Commands given by a controller in this leadership; leader.";
-        page.about("cell_controller_commands_total", "counter", about);
-        for (controller, given) in self.handle.controllers() {
+        page.header("cell_controller_commands_total", "counter", about);
+        for (controller, status) in self.handle.controllers() {
             let labels = format!("controller=\"{controller}\"");
-            page.value("cell_controller_commands_total", &labels, given);
+            page.value("cell_controller_commands_total", &labels, status);
         }
     }
 
-    pub(super) async fn health(&self, _call: Call) -> Answered {
-        match self.handle.fallen() {
+    pub(super) async fn health(&self, _call: Call) -> ApiResult {
+        match self.handle.failure() {
             None => Ok(reply::text("text/plain; charset=utf-8", "ok\n".into())),
             Some(why) => Err(ApiError::new(Code::NotReady, why)),
         }
     }
 
-    pub(super) async fn ready(&self, _call: Call) -> Answered {
+    pub(super) async fn ready(&self, _call: Call) -> ApiResult {
         if self.handle.is_removed() {
-            return Err(removed());
+            return Err(removed_replica_error());
         }
-        match unready(&self.handle.status()) {
+        match not_ready_reason(&self.handle.status()) {
             None => Ok(reply::text("text/plain; charset=utf-8", "ready\n".into())),
             Some(why) => Err(ApiError::new(Code::NotReady, why)),
         }
@@ -256,12 +256,12 @@ impl Api {
 }
 
 /// Why clients should ask another replica.
-fn unready(status: &Status) -> Option<String> {
+fn not_ready_reason(status: &Status) -> Option<String> {
     let behind = status.last_log.unwrap_or(0).saturating_sub(status.applied.unwrap_or(0));
     match status.role {
         Role::Stopped => Some("the replica has stopped".into()),
         _ if status.leader.is_none() => Some("no leader is known".into()),
-        _ if behind > BEHIND => Some(format!("{behind} entries are still to be applied")),
+        _ if behind > MAX_READY_LAG => Some(format!("{behind} entries are still to be applied")),
         _ => None,
     }
 }
@@ -270,7 +270,7 @@ fn escaped(label: &str) -> String {
     label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn state_metrics(page: &mut Page, sums: &cellwright_api::types::ClusterStatus) {
+fn state_metrics(page: &mut MetricsPage, sums: &cellwright_api::types::ClusterStatus) {
     page.gauge("cell_machines", "Machines known.", sums.machines);
     page.gauge("cell_machines_up", "Machines up.", sums.machines_up);
     page.gauge("cell_machines_draining", "Machines draining.", sums.machines_draining);
@@ -278,7 +278,7 @@ fn state_metrics(page: &mut Page, sums: &cellwright_api::types::ClusterStatus) {
     page.gauge("cell_users", "Users.", sums.users);
     page.resources("cell_capacity", "Capacity of all machines.", sums.capacity);
     page.resources("cell_available", "What new non-production work could get.", sums.available);
-    page.about("cell_tasks", "gauge", "Tasks by state.");
+    page.header("cell_tasks", "gauge", "Tasks by state.");
     let tasks = &sums.tasks;
     for (state, count) in [
         ("deferred", tasks.deferred),

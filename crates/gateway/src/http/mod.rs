@@ -1,4 +1,4 @@
-//! The public API: a thin face on [`cellwright_master::handle::Handle`].
+//! The public API: a thin face on [`cellwright_master::handle::MasterHandle`].
 //!
 //! The router is built from the table in `cellwright_api::routes`, and everything the table says is
 //! checked here before a handler runs: who may ask, which parameters exist, what they look like,
@@ -9,9 +9,9 @@
 //! they refuse is refused in the framework's words instead of ours.
 
 pub(crate) mod access;
+mod admission_limits;
 mod alarms;
 mod apply;
-pub mod backstage;
 mod batch;
 pub mod blob_peers;
 mod blobs;
@@ -23,36 +23,36 @@ mod console;
 mod exec;
 mod explain;
 mod feed;
-pub mod files;
 mod find;
-mod flow;
-mod holders;
+mod flow_control;
+mod internal_routes;
 mod jobs;
-mod limits;
-mod list;
+mod machine_trouble;
 mod machines;
+pub mod master_services;
 mod metrics;
-mod mirror;
-mod missing;
+mod missing_packages;
 mod names;
 mod output;
 mod overview;
-mod parts;
+mod package_holders;
+mod pagination;
 mod plan;
 mod quota_hint;
 mod records;
+pub mod replica_services;
 mod reply;
 mod resources;
-mod sending;
+mod response_body;
 mod shapes;
-mod socket;
+mod snapshot_cache;
 mod sql;
 mod tokens;
-mod trouble;
-mod unread;
+mod unread_body;
 mod users;
 mod view;
 mod watch;
+mod websocket;
 
 pub use console::is_of_console;
 pub use reply::error_response;
@@ -63,7 +63,6 @@ use axum::extract::RawPathParams;
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::http::{HeaderValue, Request, Response, header};
 use axum::routing::{MethodFilter, MethodRouter};
-use backstage::Backstage;
 use call::Call;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_api::error::{ApiError, Code, REMOVED};
@@ -71,29 +70,30 @@ use cellwright_api::routes::{Method, Operation as O, Route, routes};
 use cellwright_cell::blob::BlobLimits;
 use cellwright_cell::name::Name;
 use cellwright_cell::spec::MAX_TASKS;
-use cellwright_master::flow::{Shares, Turns};
-use cellwright_master::handle::{Caller, Handle};
-use cellwright_master::package_quota::Incoming;
+use cellwright_master::flow_control::{FairQueue, PermitPool};
+use cellwright_master::handle::{Caller, MasterHandle};
+use cellwright_master::package_quota::IncomingUploads;
 use cellwright_names::Zone;
-use cellwright_supervise::plant;
+use cellwright_supervise::failpoint;
 use console::Console;
 use feed::Feed;
-use flow::Flow;
-pub use flow::FlowSettings;
-use metrics::Answers;
-use mirror::Mirror;
-use overview::Gallery;
+pub use flow_control::FlowConfig;
+use flow_control::FlowControl;
+use metrics::RequestMetrics;
+use overview::OverviewCache;
+use replica_services::ReplicaServices;
+use snapshot_cache::SnapshotCache;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
-use unread::Unread;
-use watch::Picture;
+use unread_body::UnreadBody;
+use watch::JobDetail;
 
-type Answered = Result<Response<Body>, ApiError>;
+type ApiResult = Result<Response<Body>, ApiError>;
 
 /// How the API behaves.
 #[derive(Clone, Debug)]
-pub struct ApiSettings {
+pub struct ApiConfig {
     /// Bytes of one request's body, blobs apart.
     pub body_limit: usize,
     /// Tasks of one job, as far as this door lets them in.
@@ -108,12 +108,12 @@ pub struct ApiSettings {
     pub agents: AgentDialler,
     /// Bytes of packages.
     pub package_limits: BlobLimits,
-    pub flow: FlowSettings,
+    pub flow: FlowConfig,
 }
 
-impl Default for ApiSettings {
-    fn default() -> ApiSettings {
-        ApiSettings {
+impl Default for ApiConfig {
+    fn default() -> ApiConfig {
+        ApiConfig {
             body_limit: 32 << 20,
             tasks_per_job: MAX_TASKS,
             authority: None,
@@ -121,7 +121,7 @@ impl Default for ApiSettings {
             zone: Zone::default(),
             agents: AgentDialler::plain(Vec::new()),
             package_limits: BlobLimits::default(),
-            flow: FlowSettings::default(),
+            flow: FlowConfig::default(),
         }
     }
 }
@@ -129,42 +129,42 @@ impl Default for ApiSettings {
 /// What handlers share. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
-    handle: Handle,
-    backstage: Arc<dyn Backstage>,
-    settings: Arc<ApiSettings>,
+    handle: MasterHandle,
+    services: Arc<dyn ReplicaServices>,
+    config: Arc<ApiConfig>,
     /// Explanations and plans walk the whole cell: one at a time, and those who ask take turns.
-    explaining: Turns,
-    mirror: Arc<Mirror>,
+    explanation_queue: FairQueue,
+    snapshot_cache: Arc<SnapshotCache>,
     /// Each holds a connection to a machine.
-    following: Shares,
-    sessions: Shares,
-    flow: Flow,
+    output_readers: PermitPool,
+    sessions: PermitPool,
+    flow: FlowControl,
     feed: Arc<Feed>,
-    gallery: Arc<Gallery>,
-    answers: Arc<Answers>,
+    overview_cache: Arc<OverviewCache>,
+    request_metrics: Arc<RequestMetrics>,
     console: Arc<Console>,
     /// Packages on their way.
-    incoming: Incoming,
+    incoming: IncomingUploads,
 }
 
 impl Api {
     #[must_use]
-    pub fn new(handle: Handle, backstage: Arc<dyn Backstage>, settings: ApiSettings) -> Api {
-        let flow = settings.flow;
+    pub fn new(handle: MasterHandle, services: Arc<dyn ReplicaServices>, config: ApiConfig) -> Api {
+        let flow = config.flow;
         Api {
             handle,
-            backstage,
-            settings: Arc::new(settings),
-            explaining: flow.explaining(),
-            mirror: Arc::default(),
-            following: flow.following(),
-            sessions: flow.sessions(),
-            flow: Flow::new(&flow),
+            services,
+            config: Arc::new(config),
+            explanation_queue: flow.explanation_queue(),
+            snapshot_cache: Arc::default(),
+            output_readers: flow.output_reader_permits(),
+            sessions: flow.session_permits(),
+            flow: FlowControl::new(&flow),
             feed: Arc::default(),
-            gallery: Arc::default(),
-            answers: Arc::default(),
+            overview_cache: Arc::default(),
+            request_metrics: Arc::default(),
             console: Arc::new(Console::from_environment()),
-            incoming: Incoming::default(),
+            incoming: IncomingUploads::default(),
         }
     }
 
@@ -188,7 +188,7 @@ impl Api {
             let allowed = methods.remove(path).unwrap_or_default();
             router = router.route(path, on.fallback(move || not_allowed(path, allowed.clone())));
         }
-        let router = router.merge(self.parts_router()).merge(self.console.router());
+        let router = router.merge(self.internal_router()).merge(self.console.router());
         router.fallback(no_such_route)
     }
 
@@ -200,13 +200,13 @@ impl Api {
     ) -> Response<Body> {
         let target = request.uri().path_and_query().map(ToString::to_string);
         let start = Instant::now();
-        let (request, unread) = Unread::of(request);
+        let (request, unread) = UnreadBody::split_off(request);
         let response = match self.answer(route, params, request).await {
             Ok(response) => response,
             Err(error) => {
                 unread.discard();
                 let mut response = error_response(&error);
-                let scheme = if self.settings.tls { "https" } else { "http" };
+                let scheme = if self.config.tls { "https" } else { "http" };
                 if let (Code::NotLeader, Some(leader)) = (error.code, error.leader())
                     && let Ok(place) = HeaderValue::try_from(format!(
                         "{scheme}://{leader}{}",
@@ -218,7 +218,7 @@ impl Api {
                 response
             }
         };
-        self.answers.count(route, response.status().as_u16(), start.elapsed());
+        self.request_metrics.count(route, response.status().as_u16(), start.elapsed());
         response
     }
 
@@ -227,24 +227,24 @@ impl Api {
         route: &'static Route,
         params: Result<RawPathParams, RawPathParamsRejection>,
         request: Request<Body>,
-    ) -> Answered {
-        plant(&format!("handler-{}", route.id()));
+    ) -> ApiResult {
+        failpoint(&format!("handler-{}", route.id()));
         let mut call = Call::new(route, params, request)?;
-        self.let_in(&call)?;
-        if !is_of_replica(route.operation) && self.handle.is_removed() {
-            return Err(removed());
+        self.check_and_audit_admission(&call)?;
+        if !is_replica_local(route.operation) && self.handle.is_removed() {
+            return Err(removed_replica_error());
         }
         call.check()?;
-        let (who, under_way) = (call.who(), self.under_way(&call)?);
+        let (actor, request_permit) = (call.actor_text(), self.request_permit(&call)?);
         if route.method == Method::Get {
             // Nobody reads it, and what was sent of it would be held for as long as a stream lasts.
-            drop(call.stream());
+            drop(call.take_body());
         }
         let response = self.dispatch(call).await?;
-        self.sending(&who, under_way, response)
+        self.hold_until_sent(&actor, request_permit, response)
     }
 
-    async fn dispatch(&self, call: Call) -> Answered {
+    async fn dispatch(&self, call: Call) -> ApiResult {
         match call.route.operation {
             O::ListJobs => self.list_jobs(call).await,
             O::SubmitJob => self.submit_job(call).await,
@@ -266,8 +266,8 @@ impl Api {
             O::WatchOutput => self.watch_output(call).await,
             O::ExecTask => self.exec_task(call).await,
             O::ExecTaskInPage => self.exec_task_in_page(call).await,
-            O::WatchJobs => self.watch_jobs(call, Picture::Whole).await,
-            O::WatchJobRows => self.watch_jobs(call, Picture::Short).await,
+            O::WatchJobs => self.watch_jobs(call, JobDetail::Full).await,
+            O::WatchJobRows => self.watch_jobs(call, JobDetail::Row).await,
             O::LookUpJob => self.look_up_job(call).await,
             O::WatchNames => self.watch_names(call).await,
             O::PrometheusTargets => self.prometheus_targets(call).await,
@@ -285,7 +285,7 @@ impl Api {
     }
 
     /// What is about neither jobs nor machines. A test asks each route, so none is forgotten.
-    async fn dispatch_more(&self, call: Call) -> Answered {
+    async fn dispatch_more(&self, call: Call) -> ApiResult {
         match call.route.operation {
             O::ListUsers => self.list_users(call).await,
             O::AddUser => self.add_user(call).await,
@@ -298,7 +298,7 @@ impl Api {
             O::AddUserToken => self.add_user_token(call).await,
             O::AddJoinToken => self.add_join_token(call).await,
             O::RevokeToken => self.revoke_token(call).await,
-            O::Dismiss => self.dismiss(call).await,
+            O::Dismiss => self.revoke(call).await,
             O::ListCrons => self.list_crons(call).await,
             O::GetCron => self.get_cron(call).await,
             O::SetCron => self.set_cron(call).await,
@@ -338,33 +338,34 @@ impl Api {
 
 impl Api {
     /// Whether the caller gets in at all; that one does not is taken down.
-    fn let_in(&self, call: &Call) -> Result<(), ApiError> {
-        self.admit(call).inspect_err(|error| {
-            self.take_down(call, call.route.method.as_str(), call.path(), error.code.as_str());
+    fn check_and_audit_admission(&self, call: &Call) -> Result<(), ApiError> {
+        self.check_admitted(call).inspect_err(|error| {
+            self.write_audit(call, call.route.method.as_str(), call.path(), error.code.as_str());
         })
     }
 
     /// A line in the audit log for what does not go through the replicated log; says whether it was
     /// written.
-    fn take_down(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
-        let who = call.who();
+    fn write_audit(&self, call: &Call, command: &str, object: &str, verdict: &str) -> bool {
+        let actor = call.actor_text();
         let audit = &self.handle.replicated().records.audit;
-        let written = audit.apart(self.handle.log_time(), &who, command, object, verdict);
+        let written =
+            audit.append_unlogged(self.handle.log_time(), &actor, command, object, verdict);
         if let Err(error) = &written {
-            tracing::error!(%error, who, command, object, "a request was not taken down");
+            tracing::error!(%error, actor, command, object, "a request was not taken down");
         }
         written.is_ok()
     }
 }
 
 /// What a replica says of itself, whether it belongs to a cell or not.
-fn is_of_replica(operation: O) -> bool {
+fn is_replica_local(operation: O) -> bool {
     matches!(operation, O::MasterStatus | O::Metrics | O::Health | O::Ready | O::OpenApi)
 }
 
 /// What a replica that was removed says to everybody. What it knows of the cell grows old, and
 /// whoever asks could not tell; one that has not been taken in yet has little to say either.
-fn removed() -> ApiError {
+fn removed_replica_error() -> ApiError {
     let message = "this replica was removed from the cell, or is not taken in yet";
     ApiError::new(Code::NotReady, message).with(REMOVED, true).hint(
         "ask another master: cell master status there says who they are; stop this one, and let \

@@ -9,9 +9,9 @@
 //! tasks is ten thousand events and one difference.
 
 use super::call::Call;
-use super::cluster::add;
-use super::watch::{Pulse, frame};
-use super::{Answered, Api, reply, view};
+use super::cluster::add_counts;
+use super::watch::{ChangeWatch, write_frame};
+use super::{Api, ApiResult, reply, view};
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
@@ -24,7 +24,7 @@ use cellwright_cell::machine::{Machine, MachineStatus};
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
-use cellwright_master::usage::Usage;
+use cellwright_master::usage::UsageSnapshot;
 use futures::stream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,33 +32,36 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// Least time between two pictures.
-const PACE: Duration = Duration::from_secs(1);
+const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 /// Usage changes without the log's saying so.
-const USAGE: Duration = Duration::from_secs(2);
+const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 /// Signs of life when nothing changes.
-const QUIET: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One machine in the picture, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Square {
+struct MachineSummary {
     state: u8,
     tasks: u32,
-    used: Option<Shares>,
-    reserved: Shares,
-    limit: Shares,
-    production: Shares,
+    used: Option<UsagePercent>,
+    reserved: UsagePercent,
+    limit: UsagePercent,
+    production: UsagePercent,
 }
 
 /// Percent of a machine's capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shares {
+struct UsagePercent {
     cpu: u16,
     ram: u16,
 }
 
-impl Shares {
-    fn of(amount: Resources, capacity: Resources) -> Shares {
-        Shares { cpu: percent(amount.cpu, capacity.cpu), ram: percent(amount.ram, capacity.ram) }
+impl UsagePercent {
+    fn of(amount: Resources, capacity: Resources) -> UsagePercent {
+        UsagePercent {
+            cpu: percent(amount.cpu, capacity.cpu),
+            ram: percent(amount.ram, capacity.ram),
+        }
     }
 }
 
@@ -68,24 +71,24 @@ fn percent(amount: u64, capacity: u64) -> u16 {
     u16::try_from(share.unwrap_or(0)).unwrap_or(u16::MAX)
 }
 
-impl Square {
-    fn of(row: &Machine, load: &MachineLoad, used: Option<Resources>) -> Square {
+impl MachineSummary {
+    fn of(row: &Machine, load: &MachineLoad, used: Option<Resources>) -> MachineSummary {
         let capacity = row.spec.capacity;
         let bit = |holds: bool, bit: u8| if holds { bit } else { 0 };
-        Square {
+        MachineSummary {
             state: bit(row.status == MachineStatus::Down, MACHINE_DOWN)
                 | bit(row.draining, MACHINE_DRAINING)
                 | bit(row.over_committed, MACHINE_OVER_COMMITTED)
-                | bit(row.takes_only_prod(), MACHINE_SHORT),
+                | bit(row.accepts_only_prod(), MACHINE_SHORT),
             tasks: load.tasks.len() as u32,
-            used: used.map(|used| Shares::of(used, capacity)),
-            reserved: Shares::of(load.reserved, capacity),
-            limit: Shares::of(load.limits, capacity),
-            production: Shares::of(load.prod_limits, capacity),
+            used: used.map(|used| UsagePercent::of(used, capacity)),
+            reserved: UsagePercent::of(load.reserved, capacity),
+            limit: UsagePercent::of(load.limits, capacity),
+            production: UsagePercent::of(load.prod_limits, capacity),
         }
     }
 
-    fn list(&self, machine: MachineId, name: Name, columns: &mut MachineColumns) {
+    fn push_to(&self, machine: MachineId, name: Name, columns: &mut MachineColumns) {
         columns.id.push(machine.0);
         columns.name.push(name);
         columns.state.push(self.state);
@@ -103,125 +106,130 @@ impl Square {
 
 /// The cell at one moment.
 #[derive(Default)]
-struct Picture {
+struct OverviewSnapshot {
     /// Pictures are counted; each is newer than those before.
     number: u64,
     index: u64,
     /// In the order of their ids.
-    squares: Vec<(MachineId, Square)>,
+    machines: Vec<(MachineId, MachineSummary)>,
     names: Vec<Name>,
     sums: Option<Overview>,
     /// What leads here from earlier pictures, as it stands on streams; by their numbers, 0 for
     /// whoever has none.
-    ways: Mutex<BTreeMap<u64, Bytes>>,
+    updates: Mutex<BTreeMap<u64, Bytes>>,
 }
 
-impl Picture {
-    fn of(state: &State, usage: &Usage) -> Picture {
-        let mut sums = empty(state);
+impl OverviewSnapshot {
+    fn of(state: &State, usage: &UsageSnapshot) -> OverviewSnapshot {
+        let mut sums = empty_overview(state);
         let none = MachineLoad::default();
-        let (mut squares, mut names) = (Vec::new(), Vec::new());
+        let (mut machines, mut names) = (Vec::new(), Vec::new());
         for (id, row) in state.machines().iter() {
             let load = state.machine_load(id).unwrap_or(&none);
             let used = usage.of_machine(id);
-            count(&mut sums, row, load, used);
-            squares.push((id, Square::of(row, load, used)));
+            add_machine(&mut sums, row, load, used);
+            machines.push((id, MachineSummary::of(row, load, used)));
             names.push(row.spec.name.clone());
         }
         for (id, _) in state.jobs().iter() {
             if let Some(load) = state.job_load(id) {
-                add(&mut sums.tasks, &view::counts(load));
+                add_counts(&mut sums.tasks, &view::task_counts(load));
             }
         }
-        Picture { squares, names, sums: Some(sums), ..Picture::default() }
+        OverviewSnapshot { machines, names, sums: Some(sums), ..OverviewSnapshot::default() }
     }
 
-    /// The cell as it is, and in it the machines that a reader of `seen` has not seen so.
-    fn since(&self, state: &State, seen: Option<&Picture>) -> Overview {
-        let mut now = self.sums.clone().unwrap_or_else(|| empty(state));
-        now.whole = seen.is_none();
-        let known: BTreeMap<MachineId, Square> =
-            seen.iter().flat_map(|seen| seen.squares.iter().copied()).collect();
-        for ((id, square), name) in self.squares.iter().zip(&self.names) {
-            if known.get(id) != Some(square) {
-                square.list(*id, name.clone(), &mut now.machines);
+    /// The cell as it is, and in it the machines that a reader of `last_sent` has not seen so.
+    fn changes_since(&self, state: &State, last_sent: Option<&OverviewSnapshot>) -> Overview {
+        let mut now = self.sums.clone().unwrap_or_else(|| empty_overview(state));
+        now.whole = last_sent.is_none();
+        let known_machines: BTreeMap<MachineId, MachineSummary> =
+            last_sent.iter().flat_map(|seen| seen.machines.iter().copied()).collect();
+        for ((id, square), name) in self.machines.iter().zip(&self.names) {
+            if known_machines.get(id) != Some(square) {
+                square.push_to(*id, name.clone(), &mut now.machines);
             }
         }
-        let here: BTreeSet<MachineId> = self.squares.iter().map(|(id, _)| *id).collect();
-        now.gone = known.into_keys().filter(|id| !here.contains(id)).map(|id| id.0).collect();
+        let present: BTreeSet<MachineId> = self.machines.iter().map(|(id, _)| *id).collect();
+        now.gone =
+            known_machines.into_keys().filter(|id| !present.contains(id)).map(|id| id.0).collect();
         now
     }
 
     /// Whether a reader of the other one would learn nothing here.
-    fn is_like(&self, other: &Picture) -> bool {
-        let timeless = |picture: &Picture| {
+    fn is_same_as(&self, other: &OverviewSnapshot) -> bool {
+        let timeless = |snapshot: &OverviewSnapshot| {
             let now = cellwright_cell::time::Time(0);
-            picture.sums.clone().map(|sums| Overview { now, ..sums })
+            snapshot.sums.clone().map(|sums| Overview { now, ..sums })
         };
-        self.squares == other.squares && timeless(self) == timeless(other)
+        self.machines == other.machines && timeless(self) == timeless(other)
     }
 }
 
 /// The newest picture, made when somebody looks and the last one is old.
 #[derive(Default)]
-pub(super) struct Gallery {
-    newest: tokio::sync::Mutex<Option<(Instant, Arc<Picture>)>>,
+pub(super) struct OverviewCache {
+    newest: tokio::sync::Mutex<Option<(Instant, Arc<OverviewSnapshot>)>>,
 }
 
 /// Ways kept with a picture: readers in step share one, and those that are behind are few.
-const MOST_WAYS: usize = 8;
+const MAX_UPDATES: usize = 8;
 
-fn ways(picture: &Picture) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
-    picture.ways.lock().unwrap_or_else(PoisonError::into_inner)
+fn updates(snapshot: &OverviewSnapshot) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
+    snapshot.updates.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Api {
-    /// A picture no older than [`PACE`]; a new one only if there is something new in it.
-    async fn picture(&self) -> Arc<Picture> {
-        let mut newest = self.gallery.newest.lock().await;
-        if let Some((at, picture)) = &*newest
-            && at.elapsed() < PACE
+    /// A picture no older than [`MIN_SNAPSHOT_INTERVAL`]; a new one only if there is something new in it.
+    async fn overview_snapshot(&self) -> Arc<OverviewSnapshot> {
+        let mut newest = self.overview_cache.newest.lock().await;
+        if let Some((at, snapshot)) = &*newest
+            && at.elapsed() < MIN_SNAPSHOT_INTERVAL
         {
-            return picture.clone();
+            return snapshot.clone();
         }
         let usage = self.handle.usage().await;
         let view = self.handle.read();
-        let mut made = Picture::of(&view.state, &usage);
-        let picture = match newest.take() {
-            Some((_, last)) if made.is_like(&last) => last,
+        let mut fresh = OverviewSnapshot::of(&view.state, &usage);
+        let snapshot = match newest.take() {
+            Some((_, last)) if fresh.is_same_as(&last) => last,
             last => {
                 // Whoever has seen it keeps it; nobody is sent there any more.
-                last.iter().for_each(|(_, last)| ways(last).clear());
-                made.number = last.map_or(0, |(_, last)| last.number) + 1;
-                made.index = view.index;
-                Arc::new(made)
+                last.iter().for_each(|(_, last)| updates(last).clear());
+                fresh.number = last.map_or(0, |(_, last)| last.number) + 1;
+                fresh.index = view.index;
+                Arc::new(fresh)
             }
         };
-        *newest = Some((Instant::now(), picture.clone()));
-        picture
+        *newest = Some((Instant::now(), snapshot.clone()));
+        snapshot
     }
 
-    /// What a reader of `seen` is sent to get to `picture`.
-    fn way(&self, picture: &Picture, seen: Option<&Picture>) -> Bytes {
-        let from = seen.map_or(0, |seen| seen.number);
-        if let Some(known) = ways(picture).get(&from) {
+    /// What a reader of `last_sent` is sent to get to `picture`.
+    fn update_for(
+        &self,
+        snapshot: &OverviewSnapshot,
+        last_sent: Option<&OverviewSnapshot>,
+    ) -> Bytes {
+        let from = last_sent.map_or(0, |seen| seen.number);
+        if let Some(known) = updates(snapshot).get(&from) {
             return known.clone();
         }
         let state = self.handle.read().state;
-        let mut news = picture.since(&state, seen);
-        news.index = picture.index;
+        let mut overview = snapshot.changes_since(&state, last_sent);
+        overview.index = snapshot.index;
         let mut out = String::new();
-        frame(&mut out, "overview", Some(picture.index), &news);
+        write_frame(&mut out, "overview", Some(snapshot.index), &overview);
         let out = Bytes::from(out);
-        let mut ways = ways(picture);
-        if ways.len() < MOST_WAYS {
-            ways.insert(from, out.clone());
+        let mut updates = updates(snapshot);
+        if updates.len() < MAX_UPDATES {
+            updates.insert(from, out.clone());
         }
         out
     }
 }
 
-fn empty(state: &State) -> Overview {
+fn empty_overview(state: &State) -> Overview {
     Overview {
         whole: true,
         machines: MachineColumns::default(),
@@ -244,7 +252,7 @@ fn empty(state: &State) -> Overview {
     }
 }
 
-fn count(sum: &mut Overview, row: &Machine, load: &MachineLoad, used: Option<Resources>) {
+fn add_machine(sum: &mut Overview, row: &Machine, load: &MachineLoad, used: Option<Resources>) {
     sum.machines_up += u32::from(row.status == MachineStatus::Up);
     sum.machines_draining += u32::from(row.draining);
     sum.limits = sum.limits.plus(load.limits);
@@ -255,35 +263,35 @@ fn count(sum: &mut Overview, row: &Machine, load: &MachineLoad, used: Option<Res
 }
 
 /// A reader of pictures.
-struct Reader {
+struct OverviewReader {
     api: Api,
-    pulse: Pulse,
-    seen: Option<Arc<Picture>>,
+    changes: ChangeWatch,
+    last_sent: Option<Arc<OverviewSnapshot>>,
     next: Instant,
 }
 
-impl Reader {
+impl OverviewReader {
     /// The next words on the stream; nothing when it is over.
-    async fn turn(&mut self) -> Option<Bytes> {
-        let quiet = Instant::now() + QUIET;
+    async fn next_frame(&mut self) -> Option<Bytes> {
+        let keep_alive_at = Instant::now() + KEEP_ALIVE_INTERVAL;
         loop {
             sleep_until(self.next).await;
-            if !self.pulse.is_let_in() {
+            if !self.changes.is_admitted() {
                 return None;
             }
-            self.pulse.take();
-            let picture = self.api.picture().await;
-            self.next = Instant::now() + PACE;
-            if self.seen.as_ref().is_none_or(|seen| seen.number < picture.number) {
-                let out = self.api.way(&picture, self.seen.as_deref());
-                self.seen = Some(picture);
+            self.changes.mark_seen();
+            let snapshot = self.api.overview_snapshot().await;
+            self.next = Instant::now() + MIN_SNAPSHOT_INTERVAL;
+            if self.last_sent.as_ref().is_none_or(|seen| seen.number < snapshot.number) {
+                let out = self.api.update_for(&snapshot, self.last_sent.as_deref());
+                self.last_sent = Some(snapshot);
                 return Some(out);
             }
-            if Instant::now() >= quiet {
+            if Instant::now() >= keep_alive_at {
                 return Some(Bytes::from_static(b": still here\n\n"));
             }
             // Time alone brings news of usage; the end of the master ends the watch.
-            if let Ok(None) = timeout(USAGE, self.pulse.next()).await {
+            if let Ok(None) = timeout(USAGE_INTERVAL, self.changes.next()).await {
                 return None;
             }
         }
@@ -291,25 +299,25 @@ impl Reader {
 }
 
 impl Api {
-    pub(super) async fn overview(&self, call: Call) -> Answered {
+    pub(super) async fn overview(&self, call: Call) -> ApiResult {
         let (view, consistent) = call.view(self).await?;
         let (usage, index) = (self.handle.usage().await, view.index);
-        let made = move |_: &Api| -> Result<Overview, ApiError> {
-            Ok(Picture::of(&view.state, &usage).since(&view.state, None))
+        let overview_of = move |_: &Api| -> Result<Overview, ApiError> {
+            Ok(OverviewSnapshot::of(&view.state, &usage).changes_since(&view.state, None))
         };
-        let mut overview = self.blocking(made).await?;
+        let mut overview = self.run_blocking(overview_of).await?;
         (overview.index, overview.consistent) = (index, consistent);
         Ok(reply::read(&call, index, consistent, &overview))
     }
 
-    pub(super) async fn watch_overview(&self, call: Call) -> Answered {
-        let (api, pulse) = (self.clone(), Pulse::new(self, &call));
-        let reader = Reader { api, pulse, seen: None, next: Instant::now() };
+    pub(super) async fn watch_overview(&self, call: Call) -> ApiResult {
+        let (api, changes) = (self.clone(), ChangeWatch::new(self, &call));
+        let reader = OverviewReader { api, changes, last_sent: None, next: Instant::now() };
         let chunks = stream::unfold(reader, |mut reader| async move {
-            let out = reader.turn().await?;
+            let out = reader.next_frame().await?;
             Some((out, reader))
         });
-        self.streaming(&call, chunks)
+        self.stream_response(&call, chunks)
     }
 }
 

@@ -2,45 +2,45 @@
 //! machine and the scheduler themselves, and told field by field, task by task.
 
 use super::access::Viewer;
+use super::admission_limits::FieldErrors;
 use super::call::Call;
-use super::explain::shown;
-use super::limits::FieldErrors;
-use super::missing::Missing;
-use super::{Answered, Api, reply, user_of};
+use super::explain::explanation_view;
+use super::missing_packages::MissingPackages;
+use super::{Api, ApiResult, reply, user_of};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{
-    FieldDiff, JobPlan, MAX_PLANNED, PlanAction, PlanJobs, PlanToken, PlanView, PlannedDisruption,
-    PlannedPlace, PlannedTasks, PlannedVictim, QuotaChange, SubmitJob, owner_or,
+    FieldDiff, JobPlan, MAX_PLANNED_JOBS, PlanAction, PlanJobs, PlanToken, PlanView,
+    PlannedDisruption, PlannedPlace, PlannedTasks, PlannedVictim, QuotaChange, SubmitJob, owner_or,
 };
-use cellwright_cell::change;
-use cellwright_cell::command::{Became, Command, Done};
+use cellwright_cell::command::{ApplyOutcome, Command, Done};
 use cellwright_cell::isolation::Secret;
 use cellwright_cell::job::ChangeClass;
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::render;
 use cellwright_cell::spec::{JobSpec, MAX_TASKS};
+use cellwright_cell::spec_change;
 use cellwright_cell::state::State;
+use cellwright_sched::dry_run::{DryRun, DryRunResult, TaskEffect};
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::rehearse::{Fate, Rehearsal, Rehearsed};
 use cellwright_sched::whatif::Evicted;
-use cellwright_sched::{Options, SEED};
+use cellwright_sched::{DEFAULT_SEED, Options};
 use serde_json::Value;
 
 /// Machines listed of a job, and indices of tasks named on each.
-const PLACES: usize = 50;
-const NAMED: usize = 20;
+const MAX_PLACES: usize = 50;
+const MAX_NAMED_TASKS: usize = 20;
 /// Victims listed of a job.
-const VICTIMS: usize = 1000;
+const MAX_VICTIMS: usize = 1000;
 /// Stands for the secret that somebody else than the owner writes; the second where that is what
 /// there was.
-const OTHER: &str = "-";
-const STILL_OTHER: &str = "--";
+const CHANGED_SECRET: &str = "-";
+const CHANGED_SECRET_ALTERNATIVE: &str = "--";
 
 impl Api {
-    pub(super) async fn plan_jobs(&self, mut call: Call) -> Answered {
+    pub(super) async fn plan_jobs(&self, mut call: Call) -> ApiResult {
         let PlanJobs { jobs } = call.json(self).await?;
-        if !(1..=MAX_PLANNED).contains(&jobs.len()) {
-            let allowed = format!("1 to {MAX_PLANNED} jobs");
+        if !(1..=MAX_PLANNED_JOBS).contains(&jobs.len()) {
+            let allowed = format!("1 to {MAX_PLANNED_JOBS} jobs");
             return Err(ApiError::field("jobs", &jobs.len().to_string(), &allowed));
         }
         let tasks = jobs.iter().fold(0u32, |sum, job| sum.saturating_add(job.spec.count));
@@ -49,43 +49,49 @@ impl Api {
             return Err(ApiError::field("jobs", &format!("{tasks} tasks"), &allowed));
         }
         let caller = call.caller()?.clone();
-        let mut asked: Vec<(Name, JobSpec)> = Vec::new();
+        let mut requested: Vec<(Name, JobSpec)> = Vec::new();
         for SubmitJob { owner, spec } in jobs {
             let owner = owner_or(owner, user_of(&caller))?;
-            let (whose, expect) = (owner.clone(), None);
-            self.within_limits(&Command::ApplyJob { owner: whose, spec: spec.clone(), expect })?;
+            let (owner_name, expect) = (owner.clone(), None);
+            self.check_limits(&Command::ApplyJob {
+                owner: owner_name,
+                spec: spec.clone(),
+                expect,
+            })?;
             // Before anything of the job is looked at: a difference tells what is there.
             let job = JobKey { user: owner.clone(), job: spec.name.clone() };
-            self.may_change(&caller, &job).inspect_err(|error| {
-                self.take_down(&call, "plan", &job.to_string(), error.code.as_str());
+            self.check_may_change(&caller, &job).inspect_err(|error| {
+                self.write_audit(&call, "plan", &job.to_string(), error.code.as_str());
             })?;
-            asked.push((owner, spec));
+            requested.push((owner, spec));
         }
         // The barrier: what was acknowledged before is in the mirror too.
         let (_, consistent) = call.view(self).await?;
-        let mut lanes = Vec::new();
-        for (_, spec) in &asked {
-            lanes.push(self.unserved_lane(spec).await);
+        let mut shard_obstacles = Vec::new();
+        for (_, spec) in &requested {
+            shard_obstacles.push(self.unserved_shard(spec).await);
         }
         let (viewer, by) = (Viewer::of(&caller), caller);
         let (index, plan) = self
-            .ask_mirror(call.who(), move |_, view, board| {
-                let missing = Missing::of(&view.state, asked.iter().map(|(_, spec)| spec));
-                let (state, board) = (view.state.clone(), board.clone());
+            .query_snapshot(call.actor_text(), move |_, view, snapshot| {
+                let missing =
+                    MissingPackages::of(&view.state, requested.iter().map(|(_, spec)| spec));
+                let (state, snapshot) = (view.state.clone(), snapshot.clone());
                 let options = Options::default();
-                let mut stage = Rehearsal::new(state, board, options, SEED, &Sequential);
+                let mut dry_run = DryRun::new(state, snapshot, options, DEFAULT_SEED, &Sequential);
                 let mut plans = Vec::new();
-                for ((owner, spec), lane) in asked.iter().zip(lanes) {
-                    let spec = &without_comparing(stage.state(), &viewer, owner, spec);
-                    let told = stage.job(&by, owner, spec);
-                    let mut plan = shown_plan(stage.state(), told, spec);
+                for ((owner, spec), shard_obstacle) in requested.iter().zip(shard_obstacles) {
+                    let spec = &mask_secrets(dry_run.state(), &viewer, owner, spec);
+                    let result = dry_run.apply_job(&by, owner, spec);
+                    let mut plan = job_plan_view(dry_run.state(), result, spec);
                     if plan.tasks != PlannedTasks::default() {
-                        plan.obstacles.extend(lane.into_iter().chain(missing.obstacles(spec)));
+                        plan.obstacles
+                            .extend(shard_obstacle.into_iter().chain(missing.obstacles(spec)));
                     }
                     plans.push(plan);
                 }
                 let bases = plans.iter().map(JobPlan::base);
-                let specs = asked.into_iter().map(|(_, spec)| spec);
+                let specs = requested.into_iter().map(|(_, spec)| spec);
                 let based: Vec<_> = bases.zip(specs).collect();
                 let token = PlanToken::new(view.index, &based).to_string();
                 Ok((view.index, PlanView { jobs: plans, token }))
@@ -97,14 +103,14 @@ impl Api {
 
 /// For everybody but the owner a secret that is written again counts as changed, whatever it was:
 /// whoever administrates jobs must not find out a value by asking whether it is this one.
-pub(super) fn without_comparing(
+pub(super) fn mask_secrets(
     state: &State,
     viewer: &Viewer,
     owner: &Name,
     spec: &JobSpec,
 ) -> JobSpec {
     let mut spec = spec.clone();
-    if viewer.is(owner) || *viewer == Viewer::Trusted {
+    if viewer.is_user(owner) || *viewer == Viewer::Trusted {
         return spec;
     }
     let key = JobKey { user: owner.clone(), job: spec.name.clone() };
@@ -112,81 +118,85 @@ pub(super) fn without_comparing(
     for (name, value) in &mut spec.task.secrets {
         if let Some(before) = old.and_then(|job| job.spec().task.secrets.get(name)) {
             // One that is admitted, or every plan would be refused for it.
-            let other = if before.0 == OTHER { STILL_OTHER } else { OTHER };
-            *value = Secret(other.to_owned());
+            let changed = if before.0 == CHANGED_SECRET {
+                CHANGED_SECRET_ALTERNATIVE
+            } else {
+                CHANGED_SECRET
+            };
+            *value = Secret(changed.to_owned());
         }
     }
     spec
 }
 
-fn shown_plan(state: &State, told: Rehearsed, spec: &JobSpec) -> JobPlan {
-    let old = told.before.as_ref().map(|before| before.spec.clone());
-    let fates = &told.fates;
-    let by_machine = told.by_machine();
-    let refused = told.verdict.as_ref().err().map(|refusal| {
-        let mut error = FieldErrors::of_job(spec).beside(ApiError::from(refusal));
-        error.message = render::refusal(state, refusal);
+fn job_plan_view(state: &State, result: DryRunResult, spec: &JobSpec) -> JobPlan {
+    let old = result.current.as_ref().map(|before| before.spec.clone());
+    let fates = &result.effects;
+    let by_machine = result.by_machine();
+    let rejected = result.verdict.as_ref().err().map(|rejection| {
+        let mut error = FieldErrors::of_job(spec).attach_to(ApiError::from(rejection));
+        error.message = render::rejection(state, rejection);
         error
     });
-    let action = match &told.verdict {
+    let action = match &result.verdict {
         Err(_) => PlanAction::Refused,
-        Ok(Done::Job { became: Became::Created, .. }) => PlanAction::Create,
-        Ok(Done::Job { became: Became::Updated, .. }) => PlanAction::Update,
+        Ok(Done::Job { became: ApplyOutcome::Created, .. }) => PlanAction::Create,
+        Ok(Done::Job { became: ApplyOutcome::Updated, .. }) => PlanAction::Update,
         Ok(_) => PlanAction::Nothing,
     };
-    let first = told.pending.first().map(|index| format!("{}/{index}", told.job));
+    let first = result.pending.first().map(|index| format!("{}/{index}", result.job_key));
     JobPlan {
-        user: told.job.user.clone(),
-        name: told.job.job.clone(),
+        user: result.job_key.user.clone(),
+        name: result.job_key.job.clone(),
         action,
-        version: told.before.as_ref().map(|before| before.version),
-        submitted_at: told.before.as_ref().map(|before| before.submitted_at),
-        closes_update: told.closes,
-        refused,
-        changes: old.as_ref().map(|old| differences(old, spec)).unwrap_or_default(),
-        class: old.filter(|old| **old != *spec).map(|old| change::classify(&old, spec)),
+        version: result.current.as_ref().map(|before| before.version),
+        submitted_at: result.current.as_ref().map(|before| before.submitted_at),
+        closes_update: result.closes_update_to,
+        refused: rejected,
+        changes: old.as_ref().map(|old| field_diffs(old, spec)).unwrap_or_default(),
+        class: old.filter(|old| **old != *spec).map(|old| spec_change::classify(&old, spec)),
         tasks: PlannedTasks {
-            added: fates.count(Fate::Added),
-            removed: fates.count(Fate::Removed),
-            in_place: fates.count(Fate::InPlace),
-            restarted: fates.count(Fate::Restarted),
-            moved: fates.count(Fate::Moved),
-            skipped: fates.count(Fate::Skipped),
-            deferred: told.deferred,
-            estimated: fates.taken_from_class,
+            added: fates.count(TaskEffect::Added),
+            removed: fates.count(TaskEffect::Removed),
+            in_place: fates.count(TaskEffect::InPlace),
+            restarted: fates.count(TaskEffect::Restarted),
+            moved: fates.count(TaskEffect::Moved),
+            skipped: fates.count(TaskEffect::Skipped),
+            deferred: result.deferred,
+            estimated: fates.extrapolated,
         },
-        placed: told.placed.len() as u32,
-        pending: told.pending.len() as u32,
+        placed: result.placed.len() as u32,
+        pending: result.pending.len() as u32,
         machines: by_machine.len() as u32,
-        places: places(&told),
-        victims: victims(&told.victims),
-        evicted_in_turn: victims(&told.evicted_in_turn),
+        places: planned_places(&result),
+        victims: planned_victims(&result.victims),
+        evicted_in_turn: planned_victims(&result.evicted_in_turn),
         disruption: PlannedDisruption {
             tasks: fates.disruptions,
             at_once: spec.max_down,
             most: spec.max_update_disruptions,
         },
-        quota: told.quota.iter().map(quota).collect(),
-        why_pending: told
+        quota: result.quota.iter().map(quota_change_view).collect(),
+        why_pending: result
             .explanation
             .as_ref()
             .zip(first)
-            .map(|(why, name)| shown::imagined(name, why)),
+            .map(|(why, name)| explanation_view::hypothetical_view(name, why)),
         obstacles: Vec::new(),
     }
 }
 
-fn quota(shift: &cellwright_sched::rehearse::QuotaShift) -> QuotaChange {
-    let cellwright_sched::rehearse::QuotaShift { band, before, after, granted } = *shift;
+fn quota_change_view(shift: &cellwright_sched::dry_run::QuotaDelta) -> QuotaChange {
+    let cellwright_sched::dry_run::QuotaDelta { band, before, after, granted } = *shift;
     QuotaChange { band, before, after, granted }
 }
 
-fn places(told: &Rehearsed) -> Vec<PlannedPlace> {
+fn planned_places(result: &DryRunResult) -> Vec<PlannedPlace> {
     let on = |name: &str| {
-        let here = told.placed.iter().filter(|placed| placed.machine.name == name);
-        here.map(|placed| placed.index).take(NAMED).collect()
+        let placed_there = result.placed.iter().filter(|placed| placed.machine.name == name);
+        placed_there.map(|placed| placed.index).take(MAX_NAMED_TASKS).collect()
     };
-    let most = told.by_machine().into_iter().take(PLACES);
+    let most = result.by_machine().into_iter().take(MAX_PLACES);
     most.map(|(machine, count)| PlannedPlace {
         tasks: on(&machine.name),
         machine: machine.name,
@@ -195,19 +205,19 @@ fn places(told: &Rehearsed) -> Vec<PlannedPlace> {
     .collect()
 }
 
-fn victims(evicted: &[Evicted]) -> Vec<PlannedVictim> {
+fn planned_victims(evicted: &[Evicted]) -> Vec<PlannedVictim> {
     let victim = |victim: &Evicted| PlannedVictim {
         task: victim.task.name.clone(),
         priority: victim.priority,
         machine: victim.machine.name.clone(),
         lands_on: victim.lands_on.as_ref().map(|machine| machine.name.clone()),
     };
-    evicted.iter().take(VICTIMS).map(victim).collect()
+    evicted.iter().take(MAX_VICTIMS).map(victim).collect()
 }
 
 /// Every leaf in which the specs differ, with the class the kernel gives the field it belongs to.
-pub(super) fn differences(old: &JobSpec, new: &JobSpec) -> Vec<FieldDiff> {
-    let classes = change::changes(old, new);
+pub(super) fn field_diffs(old: &JobSpec, new: &JobSpec) -> Vec<FieldDiff> {
+    let classes = spec_change::spec_changes(old, new);
     let class_of = |path: &str| {
         let of = |field: &str| {
             path.strip_prefix(field).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -216,11 +226,11 @@ pub(super) fn differences(old: &JobSpec, new: &JobSpec) -> Vec<FieldDiff> {
         found.max().unwrap_or(ChangeClass::MayMove)
     };
     let mut found = Vec::new();
-    let shown = |spec: &JobSpec| serde_json::to_value(spec.shown()).unwrap_or_default();
-    walk("", Some(&shown(old)), Some(&shown(new)), &mut found);
+    let public_spec = |spec: &JobSpec| serde_json::to_value(spec.redacted()).unwrap_or_default();
+    walk("", Some(&public_spec(old)), Some(&public_spec(new)), &mut found);
     for name in new.task.secrets.keys() {
-        let both = (old.task.secrets.get(name), new.task.secrets.get(name));
-        if let (Some(a), Some(b)) = both
+        let values = (old.task.secrets.get(name), new.task.secrets.get(name));
+        if let (Some(a), Some(b)) = values
             && a != b
         {
             let hidden = || Some(Value::String("(hidden)".to_owned()));
@@ -282,7 +292,7 @@ mod tests {
     fn check(edit: fn(&mut Value), want: &[(&str, Value, Value, ChangeClass)]) {
         let mut new = spec();
         edit(&mut new);
-        let found = differences(&parsed(spec()), &parsed(new));
+        let found = field_diffs(&parsed(spec()), &parsed(new));
         let value = |value: Option<Value>| value.unwrap_or(Value::Null);
         let found: Vec<_> =
             found.into_iter().map(|d| (d.path, value(d.old), value(d.new), d.class)).collect();
@@ -332,7 +342,7 @@ mod tests {
     fn what_an_override_never_said_is_no_difference_when_it_goes() {
         let mut old = spec();
         old["overrides"] = json!({"0": {"env": {"PART": "0"}}});
-        let found = differences(&parsed(old), &parsed(spec()));
+        let found = field_diffs(&parsed(old), &parsed(spec()));
         let paths: Vec<&str> = found.iter().map(|found| found.path.as_str()).collect();
         assert_eq!(paths, ["overrides.0.env.PART"], "{found:#?}");
     }

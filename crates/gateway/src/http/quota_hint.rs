@@ -7,20 +7,20 @@ use cellwright_cell::job::Job;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::priority::Band;
 use cellwright_cell::quota::User;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::resource::{Dimension, Resources, Shortfall};
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
 
 /// What a new job asks for in all dimensions; of a change the refusal alone tells.
-pub(super) fn asked_of(state: &State, command: &Command) -> Option<Resources> {
-    let least = state.bounds().least_charge;
+pub(super) fn requested_resources(state: &State, command: &Command) -> Option<Resources> {
+    let least_charge = state.bounds().least_charge;
     match command {
-        Command::SubmitJob { spec, .. } => Some(spec.total_charge(least)),
+        Command::SubmitJob { spec, .. } => Some(spec.total_charge(least_charge)),
         Command::ApplyJob { owner, spec, .. } => {
             let key = JobKey { user: owner.clone(), job: spec.name.clone() };
             let old = state.job_named(&key).and_then(|id| state.jobs().get(id));
-            old.is_none_or(Job::is_dead).then(|| spec.total_charge(least))
+            old.is_none_or(Job::is_dead).then(|| spec.total_charge(least_charge))
         }
         _ => None,
     }
@@ -29,31 +29,36 @@ pub(super) fn asked_of(state: &State, command: &Command) -> Option<Resources> {
 /// `None` where something else than quota is in the way.
 pub(super) fn hint(
     state: &State,
-    refusal: &Refusal,
-    asked: Option<Resources>,
+    rejection: &Rejection,
+    requested: Option<Resources>,
     now: Time,
 ) -> Option<String> {
-    let Refusal::QuotaExceeded { user: name, band, shortfall } = refusal else { return None };
+    let Rejection::QuotaExceeded { user: name, band, shortfall } = rejection else { return None };
     let id = state.user_named(name)?;
     let user = state.users().get(id)?;
     let charged = state.user_load(id).and_then(|load| load.charged.get(band).copied());
-    let more = more(user.granted(*band, now), charged.unwrap_or_default(), asked, shortfall);
+    let more = missing_options(
+        user.granted(*band, now),
+        charged.unwrap_or_default(),
+        requested,
+        shortfall,
+    );
     Some(format!(
         "ask for less, or for more: cell quota set {name} {}{more}{}",
         band.as_str(),
-        counting(user, *band, now)
+        validity_options(user, *band, now)
     ))
 }
 
 /// The options that grant what is lacking.
-fn more(
+fn missing_options(
     granted: Resources,
     charged: Resources,
-    asked: Option<Resources>,
+    requested: Option<Resources>,
     short: &Shortfall,
 ) -> String {
-    let needed = |dimension: Dimension| match asked {
-        Some(asked) => charged.get(dimension).saturating_add(asked.get(dimension)),
+    let needed = |dimension: Dimension| match requested {
+        Some(requested) => charged.get(dimension).saturating_add(requested.get(dimension)),
         // Of what was granted so much is taken by others; where nothing is left it may be more.
         None if dimension != short.dimension => 0,
         None if short.available > 0 => (granted.get(dimension)
@@ -61,12 +66,17 @@ fn more(
         .saturating_add(short.asked),
         None => charged.get(dimension).saturating_add(short.asked),
     };
-    let lacking = Dimension::ALL.into_iter().filter(|one| needed(*one) > granted.get(*one));
-    lacking.map(|one| format!(" --{} {}", one.as_str(), typed(one, needed(one)))).collect()
+    let missing =
+        Dimension::ALL.into_iter().filter(|dimension| needed(*dimension) > granted.get(*dimension));
+    missing
+        .map(|dimension| {
+            format!(" --{} {}", dimension.as_str(), format_amount(dimension, needed(dimension)))
+        })
+        .collect()
 }
 
 /// Of a quota that does not count now also when it shall.
-fn counting(user: &User, band: Band, now: Time) -> &'static str {
+fn validity_options(user: &User, band: Band, now: Time) -> &'static str {
     match user.quota.get(&band) {
         Some(quota) if quota.until <= now => " --until 30d",
         Some(quota) if quota.from > now => " --from 0s",
@@ -75,7 +85,7 @@ fn counting(user: &User, band: Band, now: Time) -> &'static str {
 }
 
 /// Exactly so much, as the command line takes it.
-fn typed(dimension: Dimension, amount: u64) -> String {
+fn format_amount(dimension: Dimension, amount: u64) -> String {
     if dimension == Dimension::Cpu {
         let text = format!("{}.{:03}", amount / 1000, amount % 1000);
         return text.trim_end_matches('0').trim_end_matches('.').to_owned();
@@ -96,13 +106,13 @@ mod tests {
         let short = |dimension, asked, available| Shortfall { dimension, asked, available };
         let disk = short(Dimension::Disk, 1 << 30, 0);
         let job = Resources { cpu: 100, ram: 1, disk: 1 << 30, disk_rate: 0 };
-        assert_eq!(more(granted, charged, Some(job), &disk), " --disk 1GiB");
+        assert_eq!(missing_options(granted, charged, Some(job), &disk), " --disk 1GiB");
         let large = Resources { cpu: 1500, ram: (1 << 30) + 1024, ..job };
         let cpu = short(Dimension::Cpu, 1500, 750);
         let all = " --cpu 1.75 --ram 1048577KiB --disk 1GiB";
-        assert_eq!(more(granted, charged, Some(large), &cpu), all);
+        assert_eq!(missing_options(granted, charged, Some(large), &cpu), all);
         // A change of a job, which is charged for already: others hold 150.
         let cpu = short(Dimension::Cpu, 3000, 850);
-        assert_eq!(more(granted, charged, None, &cpu), " --cpu 3.15");
+        assert_eq!(missing_options(granted, charged, None, &cpu), " --cpu 3.15");
     }
 }

@@ -1,17 +1,17 @@
 //! Events, the audit log and checkpoints, part by part.
 
-use super::backstage::{Cursor, EventRecord, Stretch};
 use super::call::Call;
-use super::{Answered, Api, reply};
+use super::replica_services::{Cursor, EventRecord, FeedPage};
+use super::{Api, ApiResult, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, EventPage, EventView, Page};
 use cellwright_cell::quota::Capability;
 use cellwright_control::input::Unavailable;
-use cellwright_store::Room;
+use cellwright_store::DiskSpace;
 use cellwright_supervise::note_handler_panic;
 
 /// An event as readers get it.
-pub(super) fn shown(record: EventRecord) -> EventView {
+pub(super) fn event_view(record: EventRecord) -> EventView {
     EventView {
         cursor: record.cursor.to_string(),
         index: record.cursor.index,
@@ -27,7 +27,7 @@ pub(super) fn shown(record: EventRecord) -> EventView {
 
 impl Api {
     /// Runs work that may wait for a disk where waiting does no harm.
-    pub(super) async fn blocking<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Api) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -44,24 +44,24 @@ impl Api {
     pub(super) async fn events_after(
         &self,
         after: Cursor,
-        most: usize,
-    ) -> Result<Stretch<EventRecord>, ApiError> {
-        self.blocking(move |api| api.backstage.events(after, most)).await
+        limit: usize,
+    ) -> Result<FeedPage<EventRecord>, ApiError> {
+        self.run_blocking(move |api| api.services.events(after, limit)).await
     }
 
-    pub(super) async fn list_events(&self, call: Call) -> Answered {
+    pub(super) async fn list_events(&self, call: Call) -> ApiResult {
         let after = call.query("after").map(|text| Cursor::parse("after", text)).transpose()?;
         let start = after.unwrap_or(Cursor::START);
         let found = self.events_after(start, call.limit()).await?;
         let is_forgotten = found.oldest.is_none_or(|oldest| start.index < oldest);
         if found.gap && after.is_some() && is_forgotten {
-            return Err(gone(start, found.oldest));
+            return Err(events_gone_error(start, found.oldest));
         }
         let gap = found.gap && !is_forgotten;
         let last = found.items.last().map_or(start, |record| record.cursor);
         let index = self.handle.replicated().with(|view| view.index);
         let page = EventPage {
-            items: found.items.into_iter().map(shown).collect(),
+            items: found.items.into_iter().map(event_view).collect(),
             next: last.to_string(),
             oldest: found.oldest,
             gap,
@@ -70,11 +70,11 @@ impl Api {
         Ok(reply::json(&call, index, &page))
     }
 
-    pub(super) async fn list_audit(&self, call: Call) -> Answered {
+    pub(super) async fn list_audit(&self, call: Call) -> ApiResult {
         let after = call.query("after").map(|text| Cursor::parse("after", text)).transpose()?;
         let (start, limit) = (after.unwrap_or(Cursor::START), call.limit());
         // One more than asked tells whether there is a next page.
-        let found = self.blocking(move |api| api.backstage.audit(start, limit + 1)).await?;
+        let found = self.run_blocking(move |api| api.services.audit(start, limit + 1)).await?;
         let more = found.items.len() > limit;
         let items: Vec<AuditView> = found.items.into_iter().take(limit).collect();
         let next = items.last().filter(|_| more).map(|item| item.cursor.clone());
@@ -82,31 +82,32 @@ impl Api {
         Ok(reply::json(&call, index, &Page { items, next, index, consistent: false }))
     }
 
-    pub(super) async fn list_checkpoints(&self, call: Call) -> Answered {
-        let mut items = self.blocking(|api| api.backstage.checkpoints()).await?;
+    pub(super) async fn list_checkpoints(&self, call: Call) -> ApiResult {
+        let mut items = self.run_blocking(|api| api.services.checkpoints()).await?;
         // The folders of a master are the business of those who run it.
-        if self.holds(call.caller()?, Capability::ManageMachines).is_err() {
+        if self.check_capability(call.caller()?, Capability::ManageMachines).is_err() {
             items.iter_mut().for_each(|item| item.path.clear());
         }
         let index = self.handle.replicated().with(|view| view.index);
         Ok(reply::json(&call, index, &Page { items, next: None, index, consistent: false }))
     }
 
-    pub(super) async fn save_checkpoint(&self, call: Call) -> Answered {
-        let room = self.handle.replica().room();
-        if room.is_getting_short() {
-            let Room { free, reserve } = room;
+    pub(super) async fn save_checkpoint(&self, call: Call) -> ApiResult {
+        let room = self.handle.replica().disk_space();
+        if room.is_low() {
+            let DiskSpace { free, reserve } = room;
             return Err(Unavailable::DiskFull { free, reserve }.into());
         }
         let view = self.handle.read();
         let index = view.index;
-        let item = self.blocking(move |api| api.backstage.save_checkpoint(&view)).await?;
+        let item = self.run_blocking(move |api| api.services.save_checkpoint(&view)).await?;
         reply::one(&call, index, false, item)
     }
 }
 
-fn gone(after: Cursor, oldest: Option<u64>) -> ApiError {
-    let kept = oldest.map_or("nothing is kept".to_owned(), |i| format!("the oldest is of {i}"));
-    let message = format!("events after {after} are no longer kept; {kept}");
+fn events_gone_error(after: Cursor, oldest: Option<u64>) -> ApiError {
+    let oldest_text =
+        oldest.map_or("nothing is kept".to_owned(), |i| format!("the oldest is of {i}"));
+    let message = format!("events after {after} are no longer kept; {oldest_text}");
     ApiError::new(Code::Gone, message).with("oldest", oldest)
 }

@@ -1,7 +1,7 @@
 //! Answers: JSON with the log index, and errors with the status their code stands for.
 
 use super::call::Call;
-use super::{Answered, Api};
+use super::{Api, ApiResult};
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use cellwright_api::error::{ApiError, Code};
@@ -53,11 +53,11 @@ pub(super) fn read<T: Serialize>(
     response
 }
 
-pub(super) fn one<T: Serialize>(call: &Call, index: u64, consistent: bool, item: T) -> Answered {
+pub(super) fn one<T: Serialize>(call: &Call, index: u64, consistent: bool, item: T) -> ApiResult {
     Ok(read(call, index, consistent, &One { item, index, consistent }))
 }
 
-pub(super) fn page<T: Serialize>(call: &Call, page: &Page<T>) -> Answered {
+pub(super) fn page<T: Serialize>(call: &Call, page: &Page<T>) -> ApiResult {
     Ok(read(call, page.index, page.consistent, page))
 }
 
@@ -76,7 +76,7 @@ pub(super) fn document(call: &Call) -> Response<Body> {
 
 impl Api {
     /// Nothing of the kind is there.
-    pub(super) fn missing(code: Code, what: impl std::fmt::Display) -> ApiError {
+    pub(super) fn not_found(code: Code, what: impl std::fmt::Display) -> ApiError {
         ApiError::new(code, format!("there is no {what}"))
     }
 }

@@ -3,12 +3,12 @@
 //! this leader or to the next, is the same one, and the log knows it by its key.
 
 use super::call::Call;
-use super::{Answered, Api, reply, view};
+use super::{Api, ApiResult, reply, view};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{NodeSpec, SetResource};
 use cellwright_cell::ephemeral::{Command, NodeChoice};
 use cellwright_cell::named::ResourceName;
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_master::handle::Caller;
 
 impl Call {
@@ -19,7 +19,7 @@ impl Call {
 }
 
 impl Api {
-    pub(super) async fn list_resources(&self, call: Call) -> Answered {
+    pub(super) async fn list_resources(&self, call: Call) -> ApiResult {
         let (view, consistent) = call.view(self).await?;
         let state = &view.state;
         let owner = call.query("user");
@@ -34,16 +34,16 @@ impl Api {
         reply::page(&call, &page)
     }
 
-    pub(super) async fn get_resource(&self, call: Call) -> Answered {
+    pub(super) async fn get_resource(&self, call: Call) -> ApiResult {
         let name = call.resource()?;
         let (view, consistent) = call.view(self).await?;
         let row = view.state.resource_named(&name).and_then(|id| view.state.resources().get(id));
         let resource = row.and_then(|row| view::resource(&view.state, row));
-        let resource = resource.ok_or_else(|| ApiError::from(Refusal::NoSuchResource(name)))?;
+        let resource = resource.ok_or_else(|| ApiError::from(Rejection::NoSuchResource(name)))?;
         reply::one(&call, view.index, consistent, resource)
     }
 
-    pub(super) async fn set_resource(&self, mut call: Call) -> Answered {
+    pub(super) async fn set_resource(&self, mut call: Call) -> ApiResult {
         let body: SetResource = call.json(self).await?;
         let (namespace, name) = (call.token("namespace")?, call.token("name")?);
         let changes = vec![(choice(body.nodes, call.caller()?)?, body.capacity)];
@@ -51,7 +51,7 @@ impl Api {
         self.change(&call, command.into()).await
     }
 
-    pub(super) async fn delete_resource(&self, call: Call) -> Answered {
+    pub(super) async fn delete_resource(&self, call: Call) -> ApiResult {
         let (namespace, name) = (call.token("namespace")?, call.token("name")?);
         self.change(&call, Command::Delete { namespace, name }.into()).await
     }

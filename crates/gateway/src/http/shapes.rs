@@ -2,49 +2,51 @@
 //! feasibility on the mirror that explanations are made from.
 
 use super::call::Call;
-use super::jobs::find;
-use super::list::parse_selector;
-use super::{Answered, Api, reply};
+use super::jobs::find_job;
+use super::pagination::parse_selector;
+use super::{Api, ApiResult, reply};
 use cellwright_api::error::ApiError;
 use cellwright_api::types::{LargestView, LikeView, ShapeSet, ShapeView, ShapesQuery, ShapesView};
 use cellwright_cell::constraint::Constraint;
 use cellwright_cell::id::{JobId, MachineId};
-use cellwright_cell::isolation::{Loan, Volume};
+use cellwright_cell::isolation::{HostVolume, Volume};
 use cellwright_cell::label::{LabelTerm, selects};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::{Dimension, MAX_QUANTITY};
 use cellwright_cell::spec::{JobKind, MAX_LIST};
 use cellwright_cell::state::State;
-use cellwright_master::replicated::View;
+use cellwright_master::replicated_state::View;
+use cellwright_sched::available_shapes::{
+    AvailableShapes, EASY_PERCENT, ShapeQuery, TaskShape, available_shapes,
+};
 use cellwright_sched::executor::Sequential;
 use cellwright_sched::explain::text;
-use cellwright_sched::explain::units::Natural;
-use cellwright_sched::shapes::{EASY_PERCENT, Question, Shape, Shapes, shapes};
-use cellwright_sched::whatif::{self, WhatifOptions, Whose};
-use cellwright_sched::{Board, SEED};
+use cellwright_sched::explain::units::StandardUnits;
+use cellwright_sched::whatif::{self, WhatifJob, WhatifOptions};
+use cellwright_sched::{ClusterSnapshot, DEFAULT_SEED};
 
 /// Answered for when no priority is given: one that is placed by reservations, one by limits.
-const BOTH: [Priority; 2] = [Priority(100), Priority(200)];
+const DEFAULT_PRIORITIES: [Priority; 2] = [Priority(100), Priority(200)];
 /// Most tasks like those of a job that are counted: each is placed by a real pass.
-const MOST_LIKE: u32 = 10_000;
+const MAX_LIKE: u32 = 10_000;
 
 impl Api {
-    pub(super) async fn shapes(&self, mut call: Call) -> Answered {
+    pub(super) async fn shapes(&self, mut call: Call) -> ApiResult {
         let query: ShapesQuery = call.json(self).await?;
-        check(&query)?;
+        check_query(&query)?;
         let terms = query.selector.as_deref().map_or(Ok(Vec::new()), parse_selector)?;
         let (view, consistent) = call.view(self).await?;
-        let like = query.like.as_ref().map(|key| find(&view.state, key)).transpose()?;
+        let like = query.like.as_ref().map(|key| find_job(&view.state, key)).transpose()?;
         let (index, answer) = self
-            .ask_mirror(call.who(), move |_, view, board| {
-                Ok((view.index, answer(view, board, &query, like, &terms)?))
+            .query_snapshot(call.actor_text(), move |_, view, snapshot| {
+                Ok((view.index, shapes_view(view, snapshot, &query, like, &terms)?))
             })
             .await?;
         reply::one(&call, index, consistent, answer)
     }
 }
 
-fn check(query: &ShapesQuery) -> Result<(), ApiError> {
+fn check_query(query: &ShapesQuery) -> Result<(), ApiError> {
     if let Some(Priority(priority)) = query.priority.filter(|p| p.0 > MAX_PRIORITY) {
         let allowed = format!("0 to {MAX_PRIORITY}");
         return Err(ApiError::field("priority", &priority.to_string(), &allowed));
@@ -62,13 +64,13 @@ fn check(query: &ShapesQuery) -> Result<(), ApiError> {
             return Err(ApiError::field(&field, &constraint.to_string(), &allowed));
         }
     }
-    let beside = [
+    let exclusive = [
         ("limits", query.limits.is_some()),
         ("priority", query.priority.is_some()),
         ("constraints", !query.constraints.is_empty()),
         ("selector", query.selector.is_some()),
     ];
-    let second = beside.iter().find(|(_, given)| query.like.is_some() && *given);
+    let second = exclusive.iter().find(|(_, given)| query.like.is_some() && *given);
     if let Some((field, _)) = second {
         return Err(ApiError::field(field, "given", "not together with `like`, which has its own"));
     }
@@ -87,9 +89,9 @@ fn check(query: &ShapesQuery) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn answer(
+fn shapes_view(
     view: &View,
-    board: &Board,
+    snapshot: &ClusterSnapshot,
     query: &ShapesQuery,
     like: Option<JobId>,
     terms: &[LabelTerm],
@@ -101,11 +103,11 @@ fn answer(
             || state.machines().get(machine).is_some_and(|row| selects(terms, &row.spec.labels))
     };
     let mut constraints: Vec<Constraint> = query.constraints.clone();
-    let mut loans: Vec<Loan> = Vec::new();
-    let (mut priorities, mut limits) = (BOTH.to_vec(), query.limits);
+    let mut loans: Vec<HostVolume> = Vec::new();
+    let (mut priorities, mut limits) = (DEFAULT_PRIORITIES.to_vec(), query.limits);
     if let Some(job) = like.and_then(|id| state.jobs().get(id)) {
         constraints.clone_from(&job.spec().constraints);
-        loans = job.spec().task.isolation.volumes.iter().map(Volume::loan).collect();
+        loans = job.spec().task.isolation.volumes.iter().map(Volume::host_volume).collect();
         loans.sort();
         loans.dedup();
         // Inside an alloc set the room of machines says nothing.
@@ -115,16 +117,16 @@ fn answer(
     priorities = query.priority.map_or(priorities, |priority| vec![priority]);
     let mut sets = Vec::new();
     for priority in priorities {
-        let question = Question {
+        let question = ShapeQuery {
             priority,
             constraints: &constraints,
-            loans: &loans,
-            among: &among,
+            host_volumes: &loans,
+            includes: &among,
             easy_percent,
             limits: limits.filter(|limits| !limits.is_zero()),
         };
-        let mut set = shown(priority, shapes(board, state, &question));
-        set.like = like.map(|id| more(state, board, id)).transpose()?;
+        let mut set = shape_set(priority, available_shapes(snapshot, state, &question));
+        set.like = like.map(|id| count_more_like(state, snapshot, id)).transpose()?;
         sets.push(set);
     }
     let machines_total = u32::try_from(state.machines().len()).unwrap_or(u32::MAX);
@@ -132,7 +134,11 @@ fn answer(
 }
 
 /// How many more tasks of a job a real pass would place.
-fn more(state: &State, board: &Board, id: JobId) -> Result<LikeView, ApiError> {
+fn count_more_like(
+    state: &State,
+    snapshot: &ClusterSnapshot,
+    id: JobId,
+) -> Result<LikeView, ApiError> {
     let key = state.job_key(id).map(|key| key.to_string()).unwrap_or_default();
     let row = state.jobs().get(id).filter(|row| !row.is_dead());
     let Some(row) = row else {
@@ -141,20 +147,22 @@ fn more(state: &State, board: &Board, id: JobId) -> Result<LikeView, ApiError> {
     if row.spec().kind == JobKind::AllocSet {
         return Err(ApiError::field("like", &key, "a job of tasks, not an alloc set"));
     }
-    let options = WhatifOptions { seed: SEED, max: MOST_LIKE, ..WhatifOptions::default() };
-    let fits = whatif::fits(board, Whose::More(id), state, &Sequential, &options)
-        .map_err(|refusal| ApiError::from(&refusal))?;
+    let options =
+        WhatifOptions { seed: DEFAULT_SEED, max_tasks: MAX_LIKE, ..WhatifOptions::default() };
+    let fits = whatif::count_fits(snapshot, WhatifJob::More(id), state, &Sequential, &options)
+        .map_err(|rejection| ApiError::from(&rejection))?;
     Ok(LikeView {
         job: key,
         tasks: fits.count,
         or_more: fits.reached_max,
         machines: fits.machines,
-        stopped_by: fits.stopped_by.map(|why| text::render(&why, &Natural)),
+        stopped_by: fits.stopped_by.map(|why| text::render(&why, &StandardUnits)),
     })
 }
 
-fn shown(priority: Priority, found: Shapes) -> ShapeSet {
-    let Shapes { machines, easy_from, largest, ladder, asked } = found;
+fn shape_set(priority: Priority, found: AvailableShapes) -> ShapeSet {
+    let AvailableShapes { machines, easy_threshold: easy_from, largest, ladder, requested: asked } =
+        found;
     let largest = largest
         .into_iter()
         .map(|largest| LargestView { limits: largest.limits, machine: largest.machine.name });
@@ -164,14 +172,14 @@ fn shown(priority: Priority, found: Shapes) -> ShapeSet {
         machines,
         easy_from,
         largest: largest.collect(),
-        ladder: ladder.iter().map(shape).collect(),
-        asked: asked.as_ref().map(shape),
+        ladder: ladder.iter().map(shape_view).collect(),
+        asked: asked.as_ref().map(shape_view),
         like: None,
     }
 }
 
-fn shape(shape: &Shape) -> ShapeView {
-    let Shape { limits, tasks, machines, easy } = *shape;
+fn shape_view(shape: &TaskShape) -> ShapeView {
+    let TaskShape { limits, tasks, machines, easy } = *shape;
     ShapeView { limits, tasks, machines, easy }
 }
 
@@ -180,25 +188,25 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn refused(query: Value, field: &str) {
+    fn check_rejected(query: Value, field: &str) {
         let query: ShapesQuery = serde_json::from_value(query).unwrap();
-        let error = check(&query).unwrap_err();
+        let error = check_query(&query).unwrap_err();
         assert!(error.message.starts_with(&format!("field {field}:")), "{}", error.message);
     }
 
     #[test]
     fn what_cannot_be_asked_is_refused_by_its_field() {
         let ok = json!({ "limits": { "cpu": 1, "ram": 0 }, "easy_percent": 100, "priority": 399 });
-        assert!(check(&serde_json::from_value(ok).unwrap()).is_ok());
-        refused(json!({ "priority": 400 }), "priority");
-        refused(json!({ "easy_percent": 0 }), "easy_percent");
-        refused(json!({ "limits": { "cpu": 0, "ram": 0 } }), "limits");
-        refused(json!({ "limits": { "cpu": 1u64 << 51, "ram": 0 } }), "limits.cpu");
+        assert!(check_query(&serde_json::from_value(ok).unwrap()).is_ok());
+        check_rejected(json!({ "priority": 400 }), "priority");
+        check_rejected(json!({ "easy_percent": 0 }), "easy_percent");
+        check_rejected(json!({ "limits": { "cpu": 0, "ram": 0 } }), "limits");
+        check_rejected(json!({ "limits": { "cpu": 1u64 << 51, "ram": 0 } }), "limits.cpu");
         let like = json!({ "user": "ada", "job": "web" });
-        refused(json!({ "like": like.clone(), "limits": { "cpu": 1, "ram": 1 } }), "limits");
-        refused(json!({ "like": like.clone(), "priority": 100 }), "priority");
-        refused(json!({ "like": like, "selector": "zone=a" }), "selector");
+        check_rejected(json!({ "like": like.clone(), "limits": { "cpu": 1, "ram": 1 } }), "limits");
+        check_rejected(json!({ "like": like.clone(), "priority": 100 }), "priority");
+        check_rejected(json!({ "like": like, "selector": "zone=a" }), "selector");
         let pattern = json!({ "attribute": "os", "operator": { "matches": "(" } });
-        refused(json!({ "constraints": [pattern] }), "constraints[0]");
+        check_rejected(json!({ "constraints": [pattern] }), "constraints[0]");
     }
 }

@@ -1,13 +1,13 @@
 //! SQL over history. Whoever may read the feed of events may ask: the tables hold the same.
 
 use super::call::Call;
-use super::{Answered, Api, reply};
+use super::{Api, ApiResult, reply};
 use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{DEFAULT_SQL_ROWS, MAX_SQL_ROWS, SqlAnswer, SqlQuery, SqlValue};
 use cellwright_history::{MAX_ARGS, Value};
 
 impl Api {
-    pub(super) async fn sql(&self, mut call: Call) -> Answered {
+    pub(super) async fn sql(&self, mut call: Call) -> ApiResult {
         let SqlQuery { query, args, limit } = call.json(self).await?;
         let limit = limit.unwrap_or(DEFAULT_SQL_ROWS);
         if limit == 0 || limit > MAX_SQL_ROWS {
@@ -19,11 +19,11 @@ impl Api {
             return Err(ApiError::field("args", &value, &format!("at most {MAX_ARGS}")));
         }
         let nowhere = || ApiError::new(Code::NotReady, "this replica keeps no history");
-        let desk = self.backstage.history().ok_or_else(nowhere)?;
-        let args = args.into_iter().map(taken).collect();
+        let desk = self.services.history().ok_or_else(nowhere)?;
+        let args = args.into_iter().map(to_sql_parameter).collect();
         let rows = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (answer, index) = desk.query(&call.who(), query, args, rows).await?;
-        let row = |row: Vec<Value>| row.into_iter().map(shown).collect();
+        let (answer, index) = desk.query(&call.actor_text(), query, args, rows).await?;
+        let row = |row: Vec<Value>| row.into_iter().map(to_json_value).collect();
         let answer = SqlAnswer {
             columns: answer.columns,
             rows: answer.rows.into_iter().map(row).collect(),
@@ -35,7 +35,7 @@ impl Api {
     }
 }
 
-fn taken(value: SqlValue) -> Value {
+fn to_sql_parameter(value: SqlValue) -> Value {
     match value {
         SqlValue::Null => Value::Null,
         SqlValue::Integer(number) => Value::Integer(number),
@@ -45,7 +45,7 @@ fn taken(value: SqlValue) -> Value {
 }
 
 /// JSON has no infinity.
-fn shown(value: Value) -> SqlValue {
+fn to_json_value(value: Value) -> SqlValue {
     match value {
         Value::Null => SqlValue::Null,
         Value::Integer(number) => SqlValue::Integer(number),

@@ -1,7 +1,7 @@
 //! Rows as readers see them: names for numbers, sums where readers would add.
 
 use super::access::Viewer;
-use super::blobs::Known;
+use super::blobs::BlobUsage;
 use cellwright_api::types::{
     BlobView, CrashView, CronView, DrainLimit, DrainWaitView, EndView, JobRow, JobView,
     MachineView, NamedView, QuotaView, ResourceOnMachine, ResourceView, ShortageView, TaskCounts,
@@ -15,7 +15,7 @@ use cellwright_cell::ephemeral::ResourceRow;
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
 use cellwright_cell::job::Job;
 use cellwright_cell::load::{JobLoad, MachineLoad};
-use cellwright_cell::machine::{Machine, Shortage};
+use cellwright_cell::machine::{Machine, ResourcePressure};
 use cellwright_cell::name::Name;
 use cellwright_cell::named::{NamedAmount, UNBOUNDED};
 use cellwright_cell::priority::Band;
@@ -24,12 +24,12 @@ use cellwright_cell::reason::Reason;
 use cellwright_cell::render;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::state::State;
-use cellwright_cell::task::{Fate, LastEnd, Task, TaskState};
+use cellwright_cell::task::{LastAttemptEnd, Task, TaskOutcome, TaskState};
 use cellwright_cell::time::Time;
-use cellwright_master::usage::Usage;
+use cellwright_master::usage::UsageSnapshot;
 use std::collections::BTreeMap;
 
-pub(super) fn counts(load: &JobLoad) -> TaskCounts {
+pub(super) fn task_counts(load: &JobLoad) -> TaskCounts {
     TaskCounts {
         deferred: load.deferred,
         pending: load.pending,
@@ -53,17 +53,17 @@ fn machine_name(state: &State, machine: MachineId) -> Option<Name> {
 /// `None` for a row that contradicts the others, which a checked state has none of.
 pub(super) fn job(state: &State, viewer: &Viewer, id: JobId) -> Option<JobView> {
     let row: &Job = state.jobs().get(id)?;
-    let redacted = !viewer.sees_inside(state, row.user);
+    let redacted = !viewer.sees_specs(state, row.user);
     Some(JobView {
         user: user_name(state, row.user)?,
         name: row.name.clone(),
         state: row.state,
         version: row.version,
-        spec: if redacted { row.spec().outline() } else { row.spec().shown() },
+        spec: if redacted { row.spec().public_view() } else { row.spec().redacted() },
         redacted,
         update: row.update.clone(),
         update_complete: state.job_load(id).is_some_and(|load| row.update_is_complete(load)),
-        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
         waits_for: row.waits_for.iter().filter_map(|other| state.job_key(*other)).collect(),
         submitted_at: row.submitted_at,
         ended_at: row.ended_at,
@@ -83,12 +83,12 @@ pub(super) fn job_row(state: &State, id: JobId) -> Option<JobRow> {
         priority: spec.priority,
         labels: spec.labels.clone(),
         limits: spec.task.limits,
-        tasks: state.job_load(id).map(counts).unwrap_or_default(),
+        tasks: state.job_load(id).map(task_counts).unwrap_or_default(),
         submitted_at: row.submitted_at,
     })
 }
 
-pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView> {
+pub(super) fn task(state: &State, usage: &UsageSnapshot, id: TaskId) -> Option<TaskView> {
     let row: &Task = state.tasks().get(id)?;
     let spec = state.spec_of(row)?;
     let waits = row.grant().map_or(&[][..], |grant| &grant.waits_for);
@@ -119,14 +119,14 @@ pub(super) fn task(state: &State, usage: &Usage, id: TaskId) -> Option<TaskView>
         changed_at: row.changed_at,
         crashed_on: row.crashed_on.iter().filter_map(crash).collect(),
         last_end: row.last_end.as_ref().map(|end| last_end(state, end)),
-        needed: needed(state, row),
+        needed: failed_dependency(state, row),
     })
 }
 
 /// Where room is kept for a task that runs elsewhere.
 fn reserved_on(state: &State, row: &Task) -> Vec<Name> {
-    let kept = row.holds.reserved().and_then(|hold| machine_name(state, hold.machine));
-    kept.into_iter().collect()
+    let reserved_machine = row.holds.reserved().and_then(|hold| machine_name(state, hold.machine));
+    reserved_machine.into_iter().collect()
 }
 
 /// Of a task that has a check.
@@ -140,15 +140,15 @@ pub(super) fn health(row: &Task) -> Option<TaskHealth> {
 }
 
 /// For want of which job a task never ran.
-pub(super) fn needed(state: &State, row: &Task) -> Option<String> {
-    if row.state != TaskState::Dead(Fate::DependencyFailed) {
+pub(super) fn failed_dependency(state: &State, row: &Task) -> Option<String> {
+    if row.state != TaskState::Dead(TaskOutcome::DependencyFailed) {
         return None;
     }
-    let failed = state.unmet(state.jobs().get(row.job)?)?;
+    let failed = state.failed_dependency(state.jobs().get(row.job)?)?;
     Some(state.job_key(failed)?.to_string())
 }
 
-fn last_end(state: &State, end: &LastEnd) -> EndView {
+fn last_end(state: &State, end: &LastAttemptEnd) -> EndView {
     EndView {
         attempt: end.attempt,
         at: end.at,
@@ -167,13 +167,13 @@ fn last_end(state: &State, end: &LastEnd) -> EndView {
 
 /// What is left for new work that is not of production; nothing where none is taken.
 pub(super) fn available(row: &Machine, load: &MachineLoad) -> Resources {
-    match row.schedulable() && !row.takes_only_prod() {
+    match row.is_schedulable() && !row.accepts_only_prod() {
         true => row.spec.capacity.minus(load.reserved),
         false => Resources::ZERO,
     }
 }
 
-pub(super) fn named(
+pub(super) fn named_resources(
     state: &State,
     id: MachineId,
     row: &Machine,
@@ -190,11 +190,11 @@ pub(super) fn named(
     row.spec.named.iter().chain(&state.ephemeral_on(id)).map(view).collect()
 }
 
-pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<MachineView> {
+pub(super) fn machine(state: &State, usage: &UsageSnapshot, id: MachineId) -> Option<MachineView> {
     let row = state.machines().get(id)?;
     let none = MachineLoad::default();
     let load = state.machine_load(id).unwrap_or(&none);
-    let prod = match row.schedulable() {
+    let prod = match row.is_schedulable() {
         true => row.spec.capacity.minus(load.prod_limits),
         false => Resources::ZERO,
     };
@@ -214,10 +214,10 @@ pub(super) fn machine(state: &State, usage: &Usage, id: MachineId) -> Option<Mac
         available_prod: prod,
         tasks: load.tasks.len() as u32,
         leaving: load.leaving,
-        named: named(state, id, row, load),
+        named: named_resources(state, id, row, load),
         devices_used: load.devices.clone(),
         packages: row.packages.len() as u32,
-        retained_bytes: row.retained.iter().map(|kept| kept.bytes).sum(),
+        retained_bytes: row.retained.iter().map(|retained| retained.bytes).sum(),
         drain_waits: if row.draining { drain_waits(state, load) } else { Vec::new() },
         shortages: row.shortages.iter().map(shortage).collect(),
         clock_ahead_ms: None,
@@ -234,7 +234,7 @@ fn drain_waits(state: &State, load: &MachineLoad) -> Vec<DrainWaitView> {
         if inside {
             continue;
         }
-        let (of, turn) = match disruption::held_back(state, *task, state.now()) {
+        let (of, turn) = match disruption::blocking_job(state, *task, state.now()) {
             Some((job, turn)) => ((job, DrainLimit::Disruptions), turn),
             None => match at_max_down(state, *task) {
                 Some(job) => ((job, DrainLimit::MaxDown), Time::NEVER),
@@ -262,10 +262,10 @@ pub(super) fn at_max_down(state: &State, task: TaskId) -> Option<JobId> {
         let down = state.job_load(*job).map_or(0, JobLoad::down);
         most.is_some_and(|most| down.saturating_add(*tasks) > most)
     };
-    disruption::disrupted(state, task).into_iter().find(is_over).map(|(job, _)| job)
+    disruption::disrupted_tasks(state, task).into_iter().find(is_over).map(|(job, _)| job)
 }
 
-fn shortage(row: &Shortage) -> ShortageView {
+fn shortage(row: &ResourcePressure) -> ShortageView {
     ShortageView { dimension: row.dimension, since: row.since, over: row.asked == 0 }
 }
 
@@ -303,13 +303,13 @@ pub(super) fn token(row: &AccessToken) -> TokenView {
 }
 
 pub(super) fn cron(state: &State, viewer: &Viewer, row: &Cron) -> Option<CronView> {
-    let redacted = !viewer.sees_inside(state, row.user);
+    let redacted = !viewer.sees_specs(state, row.user);
     let next = row.spec.schedule.next_after(row.last_slot.max(state.now()));
     Some(CronView {
         user: user_name(state, row.user)?,
         name: row.spec.name.clone(),
         version: row.version,
-        spec: if redacted { row.spec.outline() } else { row.spec.shown() },
+        spec: if redacted { row.spec.public_view() } else { row.spec.redacted() },
         redacted,
         last_slot: row.last_slot,
         last_job: row.last_job().and_then(|job| state.job_key(job)),
@@ -319,7 +319,7 @@ pub(super) fn cron(state: &State, viewer: &Viewer, row: &Cron) -> Option<CronVie
 
 /// `None` for the operator's resources, which come with machines.
 pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView> {
-    let here = |(id, capacity): (MachineId, u64)| {
+    let node_view = |(id, capacity): (MachineId, u64)| {
         Some(ResourceOnMachine {
             machine: state.machines().get(id)?.spec.name.clone(),
             capacity: (capacity != UNBOUNDED).then_some(capacity),
@@ -331,20 +331,20 @@ pub(super) fn resource(state: &State, row: &ResourceRow) -> Option<ResourceView>
         name: row.name.name.clone(),
         owner: row.owner.and_then(|user| user_name(state, user)),
         lease_until: row.lease_until,
-        machines: state.capacities_of(row.id).filter_map(here).collect(),
+        machines: state.capacities_of(row.id).filter_map(node_view).collect(),
     })
 }
 
-pub(super) fn blob(row: &Blob, held: bool, known: &Known) -> BlobView {
+pub(super) fn blob(row: &Blob, held: bool, usage: &BlobUsage) -> BlobView {
     BlobView {
         digest: row.digest.to_string(),
         bytes: row.bytes,
         created: row.created,
         by: row.by.user().cloned(),
         held,
-        names: known.names.iter().map(ToString::to_string).collect(),
-        used_by: known.used_by.clone(),
-        uses: known.uses,
+        names: usage.names.iter().map(ToString::to_string).collect(),
+        used_by: usage.used_by.clone(),
+        uses: usage.uses,
     }
 }
 
@@ -364,15 +364,15 @@ mod tests {
         let disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(600) });
         cell.submit(&JobSpec { disruptions, ..job("jfoo", 3) });
         cell.submit(&job("jbar", 2));
-        cell.settle();
+        cell.place_and_start();
         let waits = |cell: &Cell| {
-            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+            machine(&cell.state, &UsageSnapshot::default(), MachineId(0)).unwrap().drain_waits
         };
         cell.ok(Command::StartDrain { name: name("m0"), expect: None });
         assert_eq!(waits(&cell), [], "all of them may go");
         cell.control();
         let next = Some(Time(cell.now).plus(Span::seconds(600)));
-        cell.settle();
+        cell.place_and_start();
         let limit = DrainLimit::Disruptions;
         let held = DrainWaitView { job: key("jfoo"), tasks: 2, next, limit, down: 0 };
         assert_eq!(waits(&cell), [held]);
@@ -389,14 +389,14 @@ mod tests {
         cell.submit(&checked);
         cell.submit(&job("jbar", 1));
         let stands = |cell: &Cell, job: &str| {
-            let view = task(&cell.state, &Usage::default(), cell.task_id(job, 0)).unwrap();
+            let view = task(&cell.state, &UsageSnapshot::default(), cell.task_id(job, 0)).unwrap();
             (view.healthy, view.health)
         };
         assert_eq!(stands(&cell, "jfoo"), (false, None), "it waits");
-        cell.place();
+        cell.place_pending();
         assert_eq!(stands(&cell, "jfoo"), (false, Some(TaskHealth::NotYetHealthy)));
         assert_eq!(stands(&cell, "jbar"), (false, None));
-        cell.obey();
+        cell.run_agents();
         assert_eq!(stands(&cell, "jfoo"), (true, Some(TaskHealth::Healthy)));
         assert_eq!(stands(&cell, "jbar"), (true, None));
     }
@@ -405,9 +405,10 @@ mod tests {
     fn a_task_says_where_room_is_kept_for_it_beside_its_machine() {
         let mut cell = Cell::with_machines(2);
         cell.submit(&job("jfoo", 1));
-        cell.settle();
-        let view =
-            |cell: &Cell| task(&cell.state, &Usage::default(), cell.task_id("jfoo", 0)).unwrap();
+        cell.place_and_start();
+        let view = |cell: &Cell| {
+            task(&cell.state, &UsageSnapshot::default(), cell.task_id("jfoo", 0)).unwrap()
+        };
         let before = view(&cell);
         let written = serde_json::to_value(&before).unwrap();
         assert!(before.reserved_on.is_empty() && written.get("reserved_on").is_none());
@@ -427,9 +428,9 @@ mod tests {
         let mut cell = Cell::with_machines(2);
         cell.submit(&JobSpec { max_down: Some(1), ..job("jfoo", 3) });
         cell.submit(&JobSpec { max_down: Some(0), ..job("jbar", 1) });
-        cell.settle();
+        cell.place_and_start();
         let waits = |cell: &Cell| {
-            machine(&cell.state, &Usage::default(), MachineId(0)).unwrap().drain_waits
+            machine(&cell.state, &UsageSnapshot::default(), MachineId(0)).unwrap().drain_waits
         };
         cell.ok(Command::StartDrain { name: name("m0"), expect: None });
         let held = |job: &str, tasks, down| {

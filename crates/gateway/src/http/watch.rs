@@ -6,15 +6,15 @@
 //! A watch ends when whoever asked for it would not be let in any more.
 
 use super::access::Viewer;
-use super::backstage::Cursor;
 use super::call::Call;
-use super::feed::{PIECE, Pictured, Told};
-use super::{Answered, Api};
-use crate::access::listener::Proof;
+use super::feed::{FeedItem, MAX_CHUNK_BYTES, RenderedJob};
+use super::replica_services::Cursor;
+use super::{Api, ApiResult};
+use crate::access::listener::CallerProof;
 use bytes::Bytes;
 use cellwright_api::error::ApiError;
 use cellwright_api::routes::LAST_EVENT_ID;
-use cellwright_cell::event::What;
+use cellwright_cell::event::EventKind;
 use cellwright_cell::id::JobId;
 use cellwright_cell::label::{self, LabelTerm};
 use cellwright_cell::name::Name;
@@ -31,14 +31,14 @@ use tokio::time::timeout;
 /// A sign of life when nothing happens, well below what proxies and our client take for death.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How often it is asked whether the reader is still let in, when nothing else happens.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const AUTH_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Events taken from the feed at a time.
-pub(super) const TURN: usize = 512;
+pub(super) const MAX_BATCH_EVENTS: usize = 512;
 /// Jobs looked at at a time when all are sent.
-const JOBS: usize = 256;
+const MAX_BATCH_JOBS: usize = 256;
 
 /// Text of one event on the stream.
-pub(super) fn frame<T: Serialize>(
+pub(super) fn write_frame<T: Serialize>(
     out: &mut String,
     kind: &str,
     id: Option<impl Display>,
@@ -49,16 +49,16 @@ pub(super) fn frame<T: Serialize>(
         let _ = writeln!(out, "id: {id}");
     }
     let data = serde_json::to_string(data).unwrap_or_default();
-    framed(out, kind, &data);
+    write_raw_frame(out, kind, &data);
 }
 
 /// The rest of an event whose data is written down already.
-fn framed(out: &mut String, kind: &str, data: &str) {
+fn write_raw_frame(out: &mut String, kind: &str, data: &str) {
     let _ = write!(out, "event: {kind}\ndata: {data}\n\n");
 }
 
 /// Where the client left off.
-fn resume(call: &Call) -> Result<Option<Cursor>, ApiError> {
+fn resume_cursor(call: &Call) -> Result<Option<Cursor>, ApiError> {
     if let Some(text) = call.header(LAST_EVENT_ID) {
         return Cursor::parse(LAST_EVENT_ID, text).map(Some);
     }
@@ -66,218 +66,223 @@ fn resume(call: &Call) -> Result<Option<Cursor>, ApiError> {
 }
 
 /// Tells a watch when the state has changed, for as long as its reader is let in.
-pub(super) struct Pulse {
+pub(super) struct ChangeWatch {
     changed: watch::Receiver<u64>,
-    proof: Option<Proof>,
+    proof: Option<CallerProof>,
 }
 
-pub(super) enum Beat {
+pub(super) enum ChangeSignal {
     Changed,
     /// For so long that the reader needs a sign of life.
-    Quiet,
+    Idle,
 }
 
-impl Pulse {
-    pub fn new(api: &Api, call: &Call) -> Pulse {
-        Pulse { changed: api.handle.changed(), proof: call.proof.clone() }
+impl ChangeWatch {
+    pub fn new(api: &Api, call: &Call) -> ChangeWatch {
+        ChangeWatch { changed: api.handle.watch_applied(), proof: call.proof.clone() }
     }
 
     /// To be called before the state is read, so that nothing falls between.
-    pub fn take(&mut self) {
+    pub fn mark_seen(&mut self) {
         self.changed.mark_unchanged();
     }
 
-    pub fn is_let_in(&self) -> bool {
-        self.proof.as_ref().is_none_or(Proof::stands)
+    pub fn is_admitted(&self) -> bool {
+        self.proof.as_ref().is_none_or(CallerProof::is_valid)
     }
 
     /// Nothing when the watch is over.
-    pub async fn next(&mut self) -> Option<Beat> {
-        for _ in 0..KEEP_ALIVE.as_secs() / LOOK_AGAIN.as_secs() {
-            match timeout(LOOK_AGAIN, self.changed.changed()).await {
-                Ok(Ok(())) => return self.is_let_in().then_some(Beat::Changed),
+    pub async fn next(&mut self) -> Option<ChangeSignal> {
+        for _ in 0..KEEP_ALIVE.as_secs() / AUTH_CHECK_INTERVAL.as_secs() {
+            match timeout(AUTH_CHECK_INTERVAL, self.changed.changed()).await {
+                Ok(Ok(())) => return self.is_admitted().then_some(ChangeSignal::Changed),
                 Ok(Err(_)) => return None,
-                Err(_) if !self.is_let_in() => return None,
+                Err(_) if !self.is_admitted() => return None,
                 Err(_) => {}
             }
         }
-        Some(Beat::Quiet)
+        Some(ChangeSignal::Idle)
     }
 }
 
 /// What both watches of the feed have: a place in it and a sign when there is more.
-struct Follower {
+struct FeedFollower {
     api: Api,
-    pulse: Pulse,
-    at: Cursor,
+    changes: ChangeWatch,
+    cursor: Cursor,
 }
 
-enum Turn {
-    Events(Vec<Arc<Told>>, bool),
+enum FeedTurn {
+    Events(Vec<Arc<FeedItem>>, bool),
     Idle,
     Over,
 }
 
-impl Follower {
-    /// What came after `at`, or nothing for a while.
-    async fn turn(&mut self) -> Turn {
-        if !self.pulse.is_let_in() {
-            return Turn::Over;
+impl FeedFollower {
+    /// What came after `cursor`, or nothing for a while.
+    async fn next_events(&mut self) -> FeedTurn {
+        if !self.changes.is_admitted() {
+            return FeedTurn::Over;
         }
-        self.pulse.take();
-        match self.api.news(self.at).await {
+        self.changes.mark_seen();
+        match self.api.feed_after(self.cursor).await {
             Ok(found) if found.items.is_empty() => {}
             Ok(found) => {
-                self.at = found.items.last().map_or(self.at, |told| told.record.cursor);
-                return Turn::Events(found.items, found.gap);
+                self.cursor = found.items.last().map_or(self.cursor, |item| item.record.cursor);
+                return FeedTurn::Events(found.items, found.gap);
             }
             // The reader comes back, and by then the files may be readable.
             Err(error) => {
                 tracing::warn!(%error, "the event feed could not be read");
-                return Turn::Over;
+                return FeedTurn::Over;
             }
         }
-        match self.pulse.next().await {
-            Some(Beat::Changed | Beat::Quiet) => Turn::Idle,
-            None => Turn::Over,
+        match self.changes.next().await {
+            Some(ChangeSignal::Changed | ChangeSignal::Idle) => FeedTurn::Idle,
+            None => FeedTurn::Over,
         }
     }
 }
 
 impl Api {
-    fn follower(&self, call: &Call, at: Cursor) -> Follower {
-        Follower { api: self.clone(), pulse: Pulse::new(self, call), at }
+    fn feed_follower(&self, call: &Call, cursor: Cursor) -> FeedFollower {
+        FeedFollower { api: self.clone(), changes: ChangeWatch::new(self, call), cursor }
     }
 
-    pub(super) async fn watch_events(&self, call: Call) -> Answered {
+    pub(super) async fn watch_events(&self, call: Call) -> ApiResult {
         let now = self.handle.replicated().with(|view| view.index);
-        let at = resume(&call)?.unwrap_or(Cursor::after(now));
-        let chunks = stream::unfold(self.follower(&call, at), |mut follower| async move {
-            let out = match follower.turn().await {
-                Turn::Over => return None,
-                Turn::Idle => Bytes::from_static(b": still here\n\n"),
-                Turn::Events(told, gap) => together(&told, gap),
+        let cursor = resume_cursor(&call)?.unwrap_or(Cursor::after(now));
+        let chunks = stream::unfold(self.feed_follower(&call, cursor), |mut follower| async move {
+            let out = match follower.next_events().await {
+                FeedTurn::Over => return None,
+                FeedTurn::Idle => Bytes::from_static(b": still here\n\n"),
+                FeedTurn::Events(told, gap) => join_items(&told, gap),
             };
             Some((out, follower))
         });
-        self.streaming(&call, chunks)
+        self.stream_response(&call, chunks)
     }
 
-    pub(super) async fn watch_jobs(&self, call: Call, picture: Picture) -> Answered {
-        let filter = JobsWanted {
-            picture,
+    pub(super) async fn watch_jobs(&self, call: Call, detail: JobDetail) -> ApiResult {
+        let filter = WatchFilter {
+            detail,
             viewer: call.viewer()?,
             terms: call.selector()?,
             user: call.query("user").map(Name::new).transpose().ok().flatten(),
         };
-        let after = resume(&call)?;
+        let after = resume_cursor(&call)?;
         let view = self.handle.read();
-        let follower = self.follower(&call, after.unwrap_or(Cursor::after(view.index)));
-        let all = after.is_none().then(|| Listing::of(view.state, view.index));
-        let watch = JobWatch { follower, filter, all, touched: VecDeque::new() };
+        let follower = self.feed_follower(&call, after.unwrap_or(Cursor::after(view.index)));
+        let all = after.is_none().then(|| JobListing::of(view.state, view.index));
+        let watch = JobWatch { follower, filter, listing: all, touched: VecDeque::new() };
         let chunks = stream::unfold(watch, |mut watch| async move {
-            let out = watch.turn().await?;
+            let out = watch.next_frame().await?;
             Some((Bytes::from(out), watch))
         });
-        self.streaming(&call, chunks)
+        self.stream_response(&call, chunks)
     }
 }
 
 /// How much of a job a watch sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Picture {
-    Whole,
-    Short,
+pub(super) enum JobDetail {
+    Full,
+    Row,
 }
 
 /// Events as they go out; those that come alone are shared by all who watch.
-fn together(told: &[Arc<Told>], gap: bool) -> Bytes {
-    if let ([only], false) = (told, gap) {
+fn join_items(items: &[Arc<FeedItem>], gap: bool) -> Bytes {
+    if let ([only], false) = (items, gap) {
         return only.text.clone();
     }
     let mut reset = String::new();
     if gap {
-        frame(&mut reset, "reset", None::<Cursor>, &serde_json::json!({}));
+        write_frame(&mut reset, "reset", None::<Cursor>, &serde_json::json!({}));
     }
-    let texts = told.iter().map(|told| told.text.as_ref());
+    let texts = items.iter().map(|item| item.text.as_ref());
     std::iter::once(reset.as_bytes()).chain(texts).collect::<Vec<_>>().concat().into()
 }
 
-struct JobsWanted {
-    picture: Picture,
+struct WatchFilter {
+    detail: JobDetail,
     viewer: Viewer,
     terms: Vec<LabelTerm>,
     user: Option<Name>,
 }
 
-impl JobsWanted {
-    fn wants(&self, job: &Pictured) -> bool {
+impl WatchFilter {
+    fn matches(&self, job: &RenderedJob) -> bool {
         self.user.as_ref().is_none_or(|user| *user == job.user)
             && label::selects(&self.terms, &job.labels)
     }
 }
 
 /// All jobs of one picture of the state, on their way out.
-struct Listing {
+struct JobListing {
     state: State,
     index: u64,
     next: u32,
 }
 
-impl Listing {
-    fn of(state: State, index: u64) -> Listing {
-        Listing { state, index, next: 0 }
+impl JobListing {
+    fn of(state: State, index: u64) -> JobListing {
+        JobListing { state, index, next: 0 }
     }
 }
 
 struct JobWatch {
-    follower: Follower,
-    filter: JobsWanted,
-    all: Option<Listing>,
+    follower: FeedFollower,
+    filter: WatchFilter,
+    listing: Option<JobListing>,
     /// Jobs that events were about and that were not sent since, with their names.
     touched: VecDeque<(JobId, String)>,
 }
 
 impl JobWatch {
-    async fn turn(&mut self) -> Option<String> {
+    async fn next_frame(&mut self) -> Option<String> {
         let mut out = String::new();
         if !self.touched.is_empty() {
             self.send_touched(&mut out);
             return Some(out);
         }
-        if let Some(listing) = &mut self.all {
+        if let Some(listing) = &mut self.listing {
             let end = listing.state.jobs().slots() as u32;
-            let stop = end.min(listing.next.saturating_add(JOBS as u32));
+            let stop = end.min(listing.next.saturating_add(MAX_BATCH_JOBS as u32));
             let at = (&listing.state, listing.index);
-            while listing.next < stop && out.len() < PIECE {
+            while listing.next < stop && out.len() < MAX_CHUNK_BYTES {
                 let id = JobId(listing.next);
                 let job =
-                    self.follower.api.pictured(at, id, self.filter.picture, &self.filter.viewer);
-                if let Some(job) = job.filter(|job| self.filter.wants(job)) {
-                    framed(&mut out, "job", &job.json);
+                    self.follower.api.rendered_job(at, id, self.filter.detail, &self.filter.viewer);
+                if let Some(job) = job.filter(|job| self.filter.matches(job)) {
+                    write_raw_frame(&mut out, "job", &job.json);
                 }
                 listing.next += 1;
             }
             if listing.next == end {
-                self.all = None;
-                let at = self.follower.at;
-                frame(&mut out, "synced", Some(at), &serde_json::json!({ "index": at.index }));
+                self.listing = None;
+                let at = self.follower.cursor;
+                write_frame(
+                    &mut out,
+                    "synced",
+                    Some(at),
+                    &serde_json::json!({ "index": at.index }),
+                );
             }
             return Some(out);
         }
-        match self.follower.turn().await {
-            Turn::Over => None,
-            Turn::Idle => Some(": still here\n\n".into()),
+        match self.follower.next_events().await {
+            FeedTurn::Over => None,
+            FeedTurn::Idle => Some(": still here\n\n".into()),
             // Some changes are gone for good: the whole is sent again.
-            Turn::Events(_, true) => {
+            FeedTurn::Events(_, true) => {
                 let view = self.follower.api.handle.read();
-                self.follower.at = Cursor::after(view.index);
-                self.all = Some(Listing::of(view.state, view.index));
-                frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
+                self.follower.cursor = Cursor::after(view.index);
+                self.listing = Some(JobListing::of(view.state, view.index));
+                write_frame(&mut out, "reset", None::<Cursor>, &serde_json::json!({}));
                 Some(out)
             }
-            Turn::Events(told, false) => {
-                self.touch(&told);
+            FeedTurn::Events(told, false) => {
+                self.collect_touched(&told);
                 self.send_touched(&mut out);
                 Some(out)
             }
@@ -285,10 +290,10 @@ impl JobWatch {
     }
 
     /// Takes down the jobs these events are about.
-    fn touch(&mut self, told: &[Arc<Told>]) {
+    fn collect_touched(&mut self, items: &[Arc<FeedItem>]) {
         let mut touched: BTreeMap<JobId, &str> = BTreeMap::new();
-        for record in told.iter().map(|told| &told.record) {
-            if let What::Job { job, .. } | What::Task { job, .. } = &record.what {
+        for record in items.iter().map(|item| &item.record) {
+            if let EventKind::Job { job, .. } | EventKind::Task { job, .. } = &record.what {
                 touched.insert(*job, &record.object);
             }
         }
@@ -300,12 +305,12 @@ impl JobWatch {
         let view = self.follower.api.handle.read();
         let mut frames: Vec<(&str, String)> = Vec::new();
         let mut bytes = 0;
-        while bytes < PIECE {
+        while bytes < MAX_CHUNK_BYTES {
             let Some((id, name)) = self.touched.pop_front() else { break };
             let at = (&view.state, view.index);
-            let JobsWanted { picture, viewer, .. } = &self.filter;
-            let sent = match self.follower.api.pictured(at, id, *picture, viewer) {
-                Some(job) if self.filter.wants(&job) => ("job", job.json.clone()),
+            let WatchFilter { detail: picture, viewer, .. } = &self.filter;
+            let frame = match self.follower.api.rendered_job(at, id, *picture, viewer) {
+                Some(job) if self.filter.matches(&job) => ("job", job.json.clone()),
                 Some(_) => continue,
                 None => match name.splitn(3, '/').take(2).collect::<Vec<_>>()[..] {
                     [user, job] => {
@@ -315,16 +320,16 @@ impl JobWatch {
                     _ => continue,
                 },
             };
-            bytes += sent.1.len();
-            frames.push(sent);
+            bytes += frame.1.len();
+            frames.push(frame);
         }
         let last = frames.len().checked_sub(1).filter(|_| self.touched.is_empty());
         for (at, (kind, data)) in frames.iter().enumerate() {
             if Some(at) == last {
                 // Writing to a string cannot fail.
-                let _ = writeln!(out, "id: {}", self.follower.at);
+                let _ = writeln!(out, "id: {}", self.follower.cursor);
             }
-            framed(out, kind, data);
+            write_raw_frame(out, kind, data);
         }
         if frames.is_empty() {
             out.push_str(": nothing of interest\n\n");

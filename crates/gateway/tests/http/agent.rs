@@ -6,10 +6,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use cellwright_api::client::parts::{HOLDINGS_PATH, HoldersRequest};
+use cellwright_api::client::internal_calls::{HoldersRequest, MACHINE_PACKAGES_PATH};
 use cellwright_api::error::Code;
 use cellwright_api::exec::{EXEC_PATH, EXEC_PROTOCOL};
-use cellwright_api::output::{ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
+use cellwright_api::output::{AGENT_ADDRESS_ATTRIBUTE, OUTPUT_PATH, OutputPiece, OutputQuery};
 use cellwright_api::types::MachinePackages;
 use cellwright_cell::command::{Command, Observed, TaskReport};
 use cellwright_cell::id::{MachineId, TaskId};
@@ -24,11 +24,11 @@ use tokio::net::{TcpListener, TcpStream};
 const TASK: &str = "{user}/{job}/{index}";
 
 /// Says that the task wrote a line, and takes every session; says where it is dialled.
-pub async fn stub() -> String {
+pub async fn stub_agent() -> String {
     let router = Router::new()
         .route(&format!("{OUTPUT_PATH}/{TASK}"), get(output))
         .route(&format!("{EXEC_PATH}/{TASK}"), post(exec))
-        .route(HOLDINGS_PATH, get(holdings));
+        .route(MACHINE_PACKAGES_PATH, get(holdings));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -57,23 +57,23 @@ async fn exec(mut request: Request) -> Response {
     response
 }
 
-pub async fn say(cell: &Cell, command: Command) {
-    let shown = format!("{command:?}");
-    let by = Caller::sender_of(&command, &cell.handle().read().state);
+pub async fn submit(cell: &Cell, command: Command) {
+    let command_text = format!("{command:?}");
+    let by = Caller::default_sender(&command, &cell.handle().read().state);
     let done = cell.handle().submit(&by, None, command).await.unwrap();
-    assert!(done.verdict.is_ok(), "{shown} {:?}", done.verdict);
+    assert!(done.verdict.is_ok(), "{command_text} {:?}", done.verdict);
 }
 
 /// Has the first machine run the first task there is.
 pub async fn run_first_task(cell: &Cell) {
     let (machine, task) = (MachineId(0), TaskId(0));
-    say(cell, Command::MachineUp { machine, incarnation: 1 }).await;
+    submit(cell, Command::MachineUp { machine, incarnation: 1 }).await;
     let (ports, devices) = (vec![], vec![]);
     let assignment = Assignment { task, attempt: 0, machine, alloc: None, ports, devices };
     let group = Group { victims: vec![], assignments: vec![assignment] };
-    say(cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    submit(cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
     let reports = vec![TaskReport { task, attempt: 1, what: Observed::Started }];
-    say(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+    submit(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
 }
 
 /// A user, a machine whose agent is dialled there, and a job whose task runs on it.
@@ -84,7 +84,7 @@ async fn running(address: Option<&str>) -> Cell {
     cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
     let mut spec = machine("m1");
     if let Some(address) = address {
-        spec["attributes"] = json!({ ADDRESS_ATTRIBUTE: { "text": address } });
+        spec["attributes"] = json!({ AGENT_ADDRESS_ATTRIBUTE: { "text": address } });
     }
     cell.must("POST /v1/machines", spec).await;
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": job("jfoo", 1) })).await;
@@ -98,7 +98,7 @@ const HANDED_OVER: [(&str, &str); 2] = [("connection", "upgrade"), ("upgrade", E
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     let ubar = user("ubar");
     let ask = async |target: &str| cell.ask_as(&ubar, target, &[], json!(null)).await;
     assert_eq!(ask(OUTPUT).await.code(), "wrong-state", "it was never placed");
@@ -108,7 +108,7 @@ async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
     let (machine, task) = (MachineId(0), TaskId(0));
     let class = cellwright_cell::task::ExitClass::Code(1);
     let reports = vec![TaskReport { task, attempt: 1, what: Observed::Failed(class) }];
-    say(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+    submit(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
     let state = cell.handle().read().state;
     assert_eq!(state.tasks().get(task).unwrap().machine(), None);
     assert_eq!(ask(OUTPUT).await.body["text"], "line of attempt 1\n");
@@ -122,12 +122,12 @@ async fn attempts_of_the_past_are_asked_of_the_machine_they_were_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_that_began_where_the_one_before_ended_are_found_after_the_end() {
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     run_first_task(&cell).await;
     let (machine, task) = (MachineId(0), TaskId(0));
     let seen = async |attempt: u32, what: Observed| {
         let reports = vec![TaskReport { task, attempt, what }];
-        say(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+        submit(&cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
     };
     for attempt in 1..3 {
         seen(attempt, Observed::Unhealthy).await;
@@ -167,7 +167,7 @@ async fn an_agent_that_cannot_be_dialled_is_said_to_be_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_takes_a_command_and_a_connection() {
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     run_first_task(&cell).await;
     let ubar = user("ubar");
     let ask = async |target: &str, headers: &[(&str, &str)]| {
@@ -192,7 +192,7 @@ async fn a_session_takes_a_command_and_a_connection() {
 }
 
 /// What a browser sends for a page of that origin.
-pub fn socket(origin: &str) -> [(&str, &str); 6] {
+pub fn websocket_headers(origin: &str) -> [(&str, &str); 6] {
     [
         ("connection", "Upgrade"),
         ("upgrade", "websocket"),
@@ -205,9 +205,9 @@ pub fn socket(origin: &str) -> [(&str, &str); 6] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_of_the_master_itself_have_sessions_and_no_others() {
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     let origin = format!("http://{}", cell.address);
-    let own = socket(&origin);
+    let own = websocket_headers(&origin);
     let ubar = user("ubar");
     let ask = async |who: &Caller, headers: &[(&str, &str)]| {
         within(cell.ask_as(who, PAGE, headers, json!(null))).await
@@ -218,7 +218,7 @@ async fn pages_of_the_master_itself_have_sessions_and_no_others() {
     assert_eq!(got.header("sec-websocket-accept"), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     assert_eq!(got.header("sec-websocket-protocol"), "cell-exec");
     for foreign in ["http://evil.example", "null", "http://127.0.0.1:1"] {
-        let got = ask(&ubar, &socket(foreign)).await;
+        let got = ask(&ubar, &websocket_headers(foreign)).await;
         assert_eq!((got.status, got.code()), (403, "not-allowed"), "{foreign}: {}", got.text);
     }
     let got = ask(&ubar, &own[..5]).await;
@@ -245,12 +245,12 @@ async fn pages_of_the_master_itself_have_sessions_and_no_others() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_is_told_in_its_session_why_there_is_none() {
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     let origin = format!("http://{}", cell.address);
     let mut stream = TcpStream::connect(&cell.address).await.unwrap();
     let target = PAGE.strip_prefix("GET ").unwrap();
     let mut head = format!("GET {target} HTTP/1.1\r\nhost: {}\r\n", cell.address);
-    for (name, value) in socket(&origin) {
+    for (name, value) in websocket_headers(&origin) {
         // The token travels as browsers let pages send it.
         let more = if name == "sec-websocket-protocol" { ", cell-token.user:ubar" } else { "" };
         head.push_str(&format!("{name}: {value}{more}\r\n"));
@@ -269,7 +269,7 @@ async fn a_page_is_told_in_its_session_why_there_is_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
-    let address = stub().await;
+    let address = stub_agent().await;
     let cell = running(Some(&address)).await;
     run_first_task(&cell).await;
     let digest = Token::new(&"ab".repeat(32)).unwrap();
@@ -278,8 +278,9 @@ async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
         let client = cell.client(Some(&Caller::Agent(machine.clone())));
         let request = HoldersRequest { machine, digest: digest.clone(), task };
         let holders = within(client.holders(&request)).await.unwrap();
-        let shown = holders.iter().map(|holder| format!("{} {}", holder.machine, holder.address));
-        shown.collect::<Vec<String>>()
+        let holder_lines =
+            holders.iter().map(|holder| format!("{} {}", holder.machine, holder.address));
+        holder_lines.collect::<Vec<String>>()
     };
     let nobody: Vec<String> = Vec::new();
     let first = vec![format!("m1 {address}")];
@@ -289,9 +290,9 @@ async fn an_agent_is_told_who_else_has_a_package_and_who_is_about_to() {
     let bytes = 7;
     let name = Token::new("server").unwrap();
     let packages = [PackageRef { name, digest: digest.clone(), bytes }].into();
-    say(&cell, Command::SetMachinePackages { machine: MachineId(0), packages }).await;
+    submit(&cell, Command::SetMachinePackages { machine: MachineId(0), packages }).await;
     assert_eq!(ask("m2", None).await, first);
-    say(&cell, Command::MachineDown { machine: MachineId(0) }).await;
+    submit(&cell, Command::MachineDown { machine: MachineId(0) }).await;
     assert_eq!(ask("m2", None).await, nobody, "it does not answer");
     let client = cell.client(Some(&Caller::Agent(Name::new("m3").unwrap())));
     let machine = Name::new("m2").unwrap();
@@ -314,8 +315,8 @@ async fn a_machine_that_is_up_with_tasks_on_it_is_removed_only_by_force() {
         let item = json!({ "name": "m1", "expect": null, "force": force });
         json!({ "items": [{ "remove_machine": item }] })
     };
-    let refused = cell.must("POST /v1/batch", remove(false)).await;
-    assert!(refused.text.contains("m1 is up with 1 task on it"), "{}", refused.text);
+    let rejected = cell.must("POST /v1/batch", remove(false)).await;
+    assert!(rejected.text.contains("m1 is up with 1 task on it"), "{}", rejected.text);
     // A drain that is not done yet is none.
     cell.must("POST /v1/machines/m1/drain", json!(null)).await;
     assert_eq!(cell.ask("DELETE /v1/machines/m1", json!(null)).await.code(), "wrong-state");
@@ -338,7 +339,7 @@ async fn a_machine_that_is_down_or_empty_is_removed_without_force() {
                 Command::TaskReports { machine, incarnation: 1, reports }
             }
         };
-        say(&cell, end).await;
+        submit(&cell, end).await;
         cell.must("DELETE /v1/machines/m1", json!(null)).await;
     }
     let cell = running(None).await;
@@ -356,7 +357,7 @@ async fn the_packages_of_a_machine_are_asked_of_its_agent() {
         let rights = json!({ "capabilities": ["manage_machines"] });
         cell.must("PUT /v1/users/ubar/capabilities", rights).await;
     };
-    let cell = running(Some(&stub().await)).await;
+    let cell = running(Some(&stub_agent().await)).await;
     let got = ask(&cell, PACKAGES).await;
     assert_eq!((got.status, got.code()), (403, "not-allowed"), "{}", got.text);
     grant(&cell).await;

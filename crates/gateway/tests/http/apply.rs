@@ -1,21 +1,21 @@
 //! "Make this job so" over HTTP: what is answered for each outcome, the version that guards it, the
 //! dry run, and callers that race. And alarms, which are a list here and figures among the metrics.
 
-use crate::plan::{report, running, system};
-use crate::support::{Cell, Got, Plan, job, machine, user, within};
+use crate::plan::{report, running_cell, submit_as_system};
+use crate::support::{Cell, CellOptions, TestResponse, job, machine, user, within};
 use cellwright_cell::command::{Command, Observed};
 use cellwright_cell::id::MachineId;
 use cellwright_cell::time::Span;
-use cellwright_master::settings::Settings;
+use cellwright_master::config::MasterConfig;
 use serde_json::{Value, json};
 
 const APPLY: &str = "POST /v1/apply";
 
-fn of_ubar(spec: Value) -> Value {
+fn owned_by_ubar(spec: Value) -> Value {
     json!({ "owner": "ubar", "spec": spec })
 }
 
-/// `jfoo` of two tasks as the cell of [`running`] has it, with another label.
+/// `jfoo` of two tasks as the cell of [`running_cell`] has it, with another label.
 fn labelled(team: &str) -> Value {
     let mut spec = job("jfoo", 2);
     spec["labels"]["team"] = json!(team);
@@ -23,7 +23,7 @@ fn labelled(team: &str) -> Value {
 }
 
 async fn apply(cell: &Cell, spec: Value) -> Value {
-    cell.must(APPLY, of_ubar(spec)).await.body
+    cell.must(APPLY, owned_by_ubar(spec)).await.body
 }
 
 fn outcome(body: &Value) -> (&str, u64, Option<u64>, bool) {
@@ -31,13 +31,13 @@ fn outcome(body: &Value) -> (&str, u64, Option<u64>, bool) {
     (became, version, body["closed_update"].as_u64(), body["dry_run"].as_bool().unwrap())
 }
 
-fn is_refused(got: &Got, status: u16, code: &str) {
+fn check_rejected(got: &TestResponse, status: u16, code: &str) {
     assert_eq!((got.status, got.code()), (status, code), "{}", got.text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_call_creates_updates_closes_and_leaves_alone() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let same = apply(&cell, job("jfoo", 2)).await;
     assert_eq!(outcome(&same), ("unchanged", 1, None, false));
     assert_eq!((&same["user"], &same["name"]), (&json!("ubar"), &json!("jfoo")));
@@ -52,47 +52,47 @@ async fn one_call_creates_updates_closes_and_leaves_alone() {
     let mut rolls = labelled("b");
     rolls["task"]["command"] = json!(["/bin/false"]);
     assert_eq!(outcome(&apply(&cell, rolls).await), ("updated", 4, Some(3), false));
-    let open = cell.ask(APPLY, of_ubar(labelled("c"))).await;
-    is_refused(&open, 409, "wrong-state");
+    let open = cell.ask(APPLY, owned_by_ubar(labelled("c"))).await;
+    check_rejected(&open, 409, "wrong-state");
     assert!(open.text.contains("cell update close ubar/jfoo"), "{}", open.text);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_version_guards_it_and_the_present_one_is_answered() {
-    let cell = running().await;
+    let cell = running_cell().await;
     for (target, headers, expected) in [
         ("POST /v1/apply?expect=0", &[][..], 0),
         (APPLY, &[("if-match", "7")][..], 7),
         ("POST /v1/apply?dry_run=true&expect=7", &[][..], 7),
     ] {
-        let body = of_ubar(labelled("a"));
+        let body = owned_by_ubar(labelled("a"));
         let stale = cell.ask_as(&user("ubar"), target, headers, body).await;
-        is_refused(&stale, 412, "stale-version");
+        check_rejected(&stale, 412, "stale-version");
         let details = &stale.body["details"];
         assert_eq!((&details["expected"], &details["found"]), (&json!(expected), &json!(1)));
     }
-    let none = cell.ask("POST /v1/apply?expect=3", of_ubar(job("jnew", 1))).await;
-    is_refused(&none, 412, "stale-version");
+    let none = cell.ask("POST /v1/apply?expect=3", owned_by_ubar(job("jnew", 1))).await;
+    check_rejected(&none, 412, "stale-version");
     assert_eq!(none.body["details"]["found"], 0);
-    let right = cell.must("POST /v1/apply?expect=1", of_ubar(labelled("a"))).await.body;
+    let right = cell.must("POST /v1/apply?expect=1", owned_by_ubar(labelled("a"))).await.body;
     assert_eq!(outcome(&right), ("updated", 2, None, false));
-    let new = cell.must("POST /v1/apply?expect=0", of_ubar(job("jnew", 1))).await.body;
+    let new = cell.must("POST /v1/apply?expect=0", owned_by_ubar(job("jnew", 1))).await.body;
     assert_eq!(outcome(&new), ("created", 1, None, false));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let dry = "POST /v1/apply?dry_run=true";
     let before = cell.handle().read();
-    let same = cell.must(dry, of_ubar(job("jfoo", 2))).await.body;
+    let same = cell.must(dry, owned_by_ubar(job("jfoo", 2))).await.body;
     assert_eq!((outcome(&same), &same["changes"]), (("unchanged", 1, None, true), &json!([])));
-    let new = cell.must(dry, of_ubar(job("jnew", 1))).await.body;
+    let new = cell.must(dry, owned_by_ubar(job("jnew", 1))).await.body;
     assert_eq!((outcome(&new), &new["changes"]), (("created", 1, None, true), &json!([])));
     assert_eq!((&same["expect"], &new["expect"]), (&json!(1), &json!(0)));
     let mut other = labelled("a");
     other["task"]["command"] = json!(["/bin/false"]);
-    let update = cell.must(dry, of_ubar(other)).await.body;
+    let update = cell.must(dry, owned_by_ubar(other)).await.body;
     assert_eq!(outcome(&update), ("updated", 2, None, true));
     assert_eq!(update["class"], "restart");
     let changes = update["changes"].as_array().unwrap();
@@ -102,21 +102,21 @@ async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     // What would be refused is refused, with the same hints.
     let mut greedy = job("jnew", 1);
     greedy["task"]["limits"]["cpu"] = json!(100_000);
-    let [real, tried] = [APPLY, dry].map(|target| cell.ask(target, of_ubar(greedy.clone())));
+    let [real, tried] = [APPLY, dry].map(|target| cell.ask(target, owned_by_ubar(greedy.clone())));
     let (real, tried) = (real.await, tried.await);
-    is_refused(&tried, 409, "quota-exceeded");
+    check_rejected(&tried, 409, "quota-exceeded");
     assert!(tried.text.contains("cell quota set ubar batch"), "{}", tried.text);
     assert_eq!((real.code(), &real.body["hint"]), (tried.code(), &tried.body["hint"]));
     // A key is for changes, and this is none: the change itself can still use it.
     let key = [("idempotency-key", "dry")];
     let ubar = user("ubar");
-    cell.ask_as(&ubar, dry, &key, of_ubar(labelled("a"))).await;
+    cell.ask_as(&ubar, dry, &key, owned_by_ubar(labelled("a"))).await;
     let after = cell.handle().read();
     assert_eq!(after.state.jobs().len(), before.state.jobs().len());
-    let done = cell.ask_as(&ubar, APPLY, &key, of_ubar(labelled("b"))).await;
+    let done = cell.ask_as(&ubar, APPLY, &key, owned_by_ubar(labelled("b"))).await;
     assert_eq!(outcome(&done.body), ("updated", 2, None, false), "{}", done.text);
     // With a complete update in the way it says that this would be closed.
-    let closes = cell.must(dry, of_ubar(labelled("c"))).await.body;
+    let closes = cell.must(dry, owned_by_ubar(labelled("c"))).await.body;
     assert_eq!((outcome(&closes), &closes["expect"]), (("updated", 3, Some(2), true), &json!(2)));
     let job = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
     assert_eq!((&job["version"], &job["update_complete"]), (&json!(2), &json!(true)));
@@ -124,11 +124,11 @@ async fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_learn_nothing_of_a_job_or_of_its_secrets() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let with = |value: &str| {
         let mut spec = job("jkey", 1);
         spec["task"]["secrets"] = json!({ "key": value });
-        of_ubar(spec)
+        owned_by_ubar(spec)
     };
     cell.must(APPLY, with("cmlnaHQ=")).await;
     for name in ["other", "admin"] {
@@ -139,26 +139,26 @@ async fn others_learn_nothing_of_a_job_or_of_its_secrets() {
     let dry = "POST /v1/apply?dry_run=true";
     for target in [APPLY, dry] {
         let got = cell.ask_as(&user("other"), target, &[], with("cmlnaHQ=")).await;
-        is_refused(&got, 403, "not-owner");
+        check_rejected(&got, 403, "not-owner");
     }
     let own = cell.ask_as(&user("ubar"), dry, &[], with("cmlnaHQ=")).await.body;
     assert_eq!(outcome(&own), ("unchanged", 1, None, true));
-    let mut said = Vec::new();
+    let mut outcomes = Vec::new();
     for guess in ["cmlnaHQ=", "d3Jvbmc="] {
         let got = cell.ask_as(&user("admin"), dry, &[], with(guess)).await;
         assert!(!got.text.contains(guess), "{}", got.text);
-        said.push(got.body);
+        outcomes.push(got.body);
     }
-    assert_eq!(said[0], said[1]);
-    assert_eq!(outcome(&said[0]), ("updated", 2, None, true));
+    assert_eq!(outcomes[0], outcomes[1]);
+    assert_eq!(outcome(&outcomes[0]), ("updated", 2, None, true));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_is_stopping_is_named_and_made_anew_when_it_is_over() {
-    let cell = running().await;
+    let cell = running_cell().await;
     cell.must("DELETE /v1/jobs/ubar/jfoo", Value::Null).await;
-    let stopping = cell.ask(APPLY, of_ubar(job("jfoo", 2))).await;
-    is_refused(&stopping, 409, "wrong-state");
+    let stopping = cell.ask(APPLY, owned_by_ubar(job("jfoo", 2))).await;
+    check_rejected(&stopping, 409, "wrong-state");
     assert_eq!(stopping.body["details"]["stopping_job"], "ubar/jfoo");
     assert!(stopping.text.contains("cell wait ubar/jfoo"), "{}", stopping.text);
     for number in 0..2 {
@@ -171,8 +171,8 @@ async fn a_job_that_is_stopping_is_named_and_made_anew_when_it_is_over() {
 /// Each looks at nothing and sends the same: one makes the job, and nobody is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_callers_that_race_one_creates_and_the_others_find_it_so() {
-    let cell = running().await;
-    let ask = || cell.must(APPLY, of_ubar(job("jnew", 1)));
+    let cell = running_cell().await;
+    let ask = || cell.must(APPLY, owned_by_ubar(job("jnew", 1)));
     let answers = futures::future::join_all((0..16).map(|_| ask())).await;
     let became = |word: &str| answers.iter().filter(|got| got.body["became"] == word).count();
     assert_eq!((became("created"), became("unchanged")), (1, 15));
@@ -180,7 +180,7 @@ async fn of_callers_that_race_one_creates_and_the_others_find_it_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_of_a_batch_are_applied_each_with_its_outcome() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let item = |spec: Value| json!({ "apply_job": { "owner": "ubar", "spec": spec } });
     let stale = json!({ "apply_job": { "owner": "ubar", "spec": job("jfoo", 3), "expect": 9 } });
     let items = json!([item(job("jnew", 1)), item(labelled("a")), item(labelled("b")), stale]);
@@ -198,16 +198,18 @@ async fn jobs_of_a_batch_are_applied_each_with_its_outcome() {
 /// A machine that is up and that nobody hears, on a master that loses patience at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alarms_are_listed_as_data_and_as_the_figures_of_metrics() {
-    let mut settings = Settings::default();
+    let mut settings = MasterConfig::default();
     let liveness = &mut settings.core.liveness;
-    (liveness.poll, liveness.missed_polls, liveness.extra) = (Span(1), 1, Span(1));
-    liveness.look_every = Span(1);
-    let cell = Cell::planned(Plan { master: settings, ..Plan::default() }).await;
+    (liveness.poll_interval, liveness.missed_polls, liveness.reconnect_grace) =
+        (Span(1), 1, Span(1));
+    liveness.check_interval = Span(1);
+    let cell =
+        Cell::start_with_options(CellOptions { master: settings, ..CellOptions::default() }).await;
     let quiet = cell.must("GET /v1/alarms", Value::Null).await.body;
     assert_eq!((&quiet["leads"], &quiet["items"]), (&json!(true), &json!([])));
     cell.must("POST /v1/machines", machine("m1")).await;
     let up = Command::MachineUp { machine: MachineId(0), incarnation: 1 };
-    system(&cell, up).await;
+    submit_as_system(&cell, up).await;
     let alarmed = async {
         loop {
             let alarms = cell.must("GET /v1/alarms", Value::Null).await.body;
@@ -220,8 +222,8 @@ async fn alarms_are_listed_as_data_and_as_the_figures_of_metrics() {
     let alarms = within(alarmed).await;
     let most = &alarms["items"][0];
     assert_eq!((&most["kind"], &most["silent"]), (&json!("most_machines_silent"), &json!(1)));
-    let said = "1 machine silent, more than half of the cell";
-    assert!(most["message"].as_str().unwrap().starts_with(said), "{most}");
+    let sentence = "1 machine silent, more than half of the cell";
+    assert!(most["message"].as_str().unwrap().starts_with(sentence), "{most}");
     let metrics = cell.must("GET /metrics", Value::Null).await.text;
     assert!(metrics.contains("cell_alarms{alarm=\"most_machines_silent\"} 1\n"), "{metrics}");
 }

@@ -1,16 +1,16 @@
 //! Packages: larger than the memory they may take, on a majority before they are acknowledged, and
 //! never given out other than they came.
 
-use crate::support::{Cell, Plan, digest_of, within};
+use crate::support::{Cell, CellOptions, digest_of, within};
 use axum::body::Body;
 use bytes::Bytes;
 use cellwright_api::client::content::Download;
 use cellwright_api::types::Changed;
-use cellwright_cell::blob::{BlobLimits, LEAST};
+use cellwright_cell::blob::{BlobLimits, MIN_CHARGED_BYTES};
 use cellwright_cell::name::Name;
-use cellwright_gateway::http::ApiSettings;
+use cellwright_gateway::http::ApiConfig;
 use cellwright_identity::secret::hex;
-use cellwright_master::blob_keeper::BlobKeeper;
+use cellwright_master::blob_syncer::BlobSyncer;
 use cellwright_master::blobs::Digest;
 use cellwright_master::handle::Caller;
 use futures::stream;
@@ -36,7 +36,7 @@ fn digest_of_pieces(count: usize) -> String {
 }
 
 /// Digest and length of what comes.
-async fn swallow(mut content: Download) -> (String, u64) {
+async fn read_to_end(mut content: Download) -> (String, u64) {
     let (mut hash, mut bytes) = (Context::new(&SHA256), 0);
     while let Some(piece) = within(content.next()).await.unwrap() {
         hash.update(&piece);
@@ -57,7 +57,7 @@ fn reset_peak_memory() {
 }
 
 async fn large() -> Cell {
-    Cell::planned(Plan { blob_limit: 1 << 30, ..Plan::default() }).await
+    Cell::start_with_options(CellOptions { blob_limit: 1 << 30, ..CellOptions::default() }).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,7 +73,7 @@ async fn a_package_of_many_megabytes_passes_through_little_memory() {
     assert_eq!(got.status, 200, "{}", got.text);
     let content = cell.client(None).download(&path).await.unwrap();
     assert_eq!(content.length(), Some((COUNT * MIB) as u64));
-    let (digest, bytes) = swallow(content).await;
+    let (digest, bytes) = read_to_end(content).await;
     assert_eq!((format!("/v1/blobs/{digest}"), bytes), (path, (COUNT * MIB) as u64));
     let grown = peak_memory().saturating_sub(before) as usize;
     assert!(grown < COUNT * MIB / 2, "{grown} bytes more than before");
@@ -82,9 +82,9 @@ async fn a_package_of_many_megabytes_passes_through_little_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_is_sent_to_the_leader_whoever_is_asked() {
     let blob_limit = 8 * MIB as u64;
-    let cell = Cell::planned(Plan { blob_limit, ..Plan::default() }).await;
-    let plan = Plan { id: 2, first: false, blob_limit, ..Plan::default() };
-    let second = Cell::planned(plan).await;
+    let cell = Cell::start_with_options(CellOptions { blob_limit, ..CellOptions::default() }).await;
+    let plan = CellOptions { id: 2, begins_cell: false, blob_limit, ..CellOptions::default() };
+    let second = Cell::start_with_options(plan).await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     let folder = crate::support::Folder::new();
@@ -103,7 +103,12 @@ async fn a_file_is_sent_to_the_leader_whoever_is_asked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lost_or_damaged_on_one_replica_comes_from_another() {
     let cell = Cell::start().await;
-    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let second = Cell::start_with_options(CellOptions {
+        id: 2,
+        begins_cell: false,
+        ..CellOptions::default()
+    })
+    .await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     let content = pieces(1).next().unwrap();
@@ -116,7 +121,7 @@ async fn what_is_lost_or_damaged_on_one_replica_comes_from_another() {
     cell.blobs.remove(digest).unwrap();
     let client = cell.client(None);
     let whole = (digest.to_string(), MIB as u64);
-    assert_eq!(swallow(client.download(&path).await.unwrap()).await, whole);
+    assert_eq!(read_to_end(client.download(&path).await.unwrap()).await, whole);
     assert!(cell.blobs.has(digest), "and is kept");
     let mut other = content.to_vec();
     other[7] ^= 1;
@@ -130,15 +135,15 @@ async fn what_is_lost_or_damaged_on_one_replica_comes_from_another() {
         }
     };
     assert!(error.to_string().contains("broke off"), "{error}");
-    assert_eq!(swallow(client.download(&path).await.unwrap()).await, whole, "the good copy");
+    assert_eq!(read_to_end(client.download(&path).await.unwrap()).await, whole, "the good copy");
 }
 
-fn keeper(cell: &Cell) -> BlobKeeper {
-    BlobKeeper::new(cell.handle().clone(), cell.blobs.clone(), cell.others.clone())
+fn keeper(cell: &Cell) -> BlobSyncer {
+    BlobSyncer::new(cell.handle().clone(), cell.blobs.clone(), cell.blob_peers.clone())
 }
 
 async fn applied(cell: &Cell, index: u64) {
-    let mut changed = cell.handle().changed();
+    let mut changed = cell.handle().watch_applied();
     within(changed.wait_for(|at| *at >= index)).await.unwrap();
 }
 
@@ -153,13 +158,18 @@ async fn a_replica_that_joins_gets_what_was_there_and_lets_go_of_what_was_remove
         assert_eq!(got.status, 200, "{}", got.text);
         digests.push(digest);
     }
-    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let second = Cell::start_with_options(CellOptions {
+        id: 2,
+        begins_cell: false,
+        ..CellOptions::default()
+    })
+    .await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     applied(&second, cell.handle().read().index).await;
     // Asked before it has them, it answers with what another gives it.
     let path = format!("/v1/blobs/{}", digests[0]);
-    let read = swallow(second.client(None).download(&path).await.unwrap()).await;
+    let read = read_to_end(second.client(None).download(&path).await.unwrap()).await;
     assert_eq!(read, (digests[0].to_string(), MIB as u64));
     assert!(!second.blobs.has(digests[1]));
     let mut keepers = [keeper(&cell), keeper(&second)];
@@ -171,7 +181,7 @@ async fn a_replica_that_joins_gets_what_was_there_and_lets_go_of_what_was_remove
     for (keeper, store) in keepers.iter_mut().zip([&cell.blobs, &second.blobs]) {
         let mut gone = 0;
         for _ in 0..3 {
-            gone += keeper.remove_forgotten().await.unwrap();
+            gone += keeper.remove_unknown().await.unwrap();
         }
         assert_eq!(gone, 1);
         assert!(!store.has(digests[0]) && store.has(digests[1]));
@@ -181,7 +191,9 @@ async fn a_replica_that_joins_gets_what_was_there_and_lets_go_of_what_was_remove
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_much_is_refused_with_the_limit_announced_or_not() {
-    let cell = Cell::planned(Plan { blob_limit: MIB as u64, ..Plan::default() }).await;
+    let cell =
+        Cell::start_with_options(CellOptions { blob_limit: MIB as u64, ..CellOptions::default() })
+            .await;
     let put = format!("PUT /v1/blobs/{}", digest_of_pieces(3));
     let whole: Vec<u8> = pieces(3).flatten().collect();
     let chunked = Body::from_stream(stream::iter(pieces(3).map(Ok::<_, Infallible>)));
@@ -197,7 +209,12 @@ async fn too_much_is_refused_with_the_limit_announced_or_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agents_fetch_packages_in_parts_from_a_replica_that_first_has_to_get_them() {
     let cell = Cell::start().await;
-    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let second = Cell::start_with_options(CellOptions {
+        id: 2,
+        begins_cell: false,
+        ..CellOptions::default()
+    })
+    .await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     cell.must("POST /v1/masters", member).await;
     let content = pieces(1).next().unwrap();
@@ -231,13 +248,14 @@ async fn agents_fetch_packages_in_parts_from_a_replica_that_first_has_to_get_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
-    let package_limits = BlobLimits { per_user: 3 * LEAST, in_all: 4 * LEAST };
-    let cell = Cell::start_with(ApiSettings { package_limits, ..ApiSettings::default() }).await;
+    let package_limits =
+        BlobLimits { per_user: 3 * MIN_CHARGED_BYTES, in_all: 4 * MIN_CHARGED_BYTES };
+    let cell = Cell::start_with(ApiConfig { package_limits, ..ApiConfig::default() }).await;
     let user = |text: &str| Caller::User(Name::new(text).unwrap());
     for name in ["ann", "bob"] {
         cell.must("POST /v1/users", json!({ "name": name })).await;
     }
-    let content = |byte: u8, pieces: u64| vec![byte; (pieces * LEAST) as usize];
+    let content = |byte: u8, pieces: u64| vec![byte; (pieces * MIN_CHARGED_BYTES) as usize];
     let put = async |by: &str, content: Vec<u8>| {
         let put = format!("PUT /v1/blobs/{}", digest_of(&content));
         cell.send(Some(&user(by)), &put, &[], Body::from(content)).await
@@ -245,9 +263,9 @@ async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
     assert_eq!(put("ann", content(1, 2)).await.status, 200);
     let over = put("ann", content(2, 2)).await;
     assert_eq!(over.code(), "quota-exceeded", "{}", over.text);
-    let said = over.body["message"].as_str().unwrap();
+    let message = over.body["message"].as_str().unwrap();
     let figures = "packages of ann take 131072 bytes; 131072 more would exceed the quota of 196608";
-    assert_eq!(said, figures);
+    assert_eq!(message, figures);
     assert_eq!(over.body["details"]["limit"], 196_608, "{}", over.text);
     // Without a length it is found out while the bytes come, and nothing of them stays.
     let endless = Body::from_stream(stream::iter(pieces(2).map(Ok::<_, Infallible>)));
@@ -261,8 +279,8 @@ async fn packages_have_a_quota_that_is_looked_at_before_the_bytes_come() {
     let path = format!("PUT /v1/blobs/{}", digest_of(&content(1, 2)));
     let longer = Body::from_stream(stream::iter(pieces(4).map(Ok::<_, Infallible>)));
     let over = cell.send(Some(&user("ann")), &path, &[], longer).await;
-    let told = (over.status, &over.body["details"]["limit"]);
-    assert_eq!(told, (413, &131_072.into()), "{}", over.text);
+    let limit_shown = (over.status, &over.body["details"]["limit"]);
+    assert_eq!(limit_shown, (413, &131_072.into()), "{}", over.text);
     // What is removed counts no more.
     let gone = format!("DELETE /v1/blobs/{}", digest_of(&content(1, 2)));
     let got = cell.send(Some(&user("ann")), &gone, &[], Body::empty()).await;

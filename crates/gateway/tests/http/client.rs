@@ -4,7 +4,9 @@ use crate::support::{Cell, job, within};
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
-use cellwright_api::client::{Change, Client, ClientError, JobFilter, PageAt, Settings};
+use cellwright_api::client::{
+    ApiClientConfig, ChangeOptions, Client, ClientError, JobFilter, PageRequest,
+};
 use cellwright_api::error::{ApiError, Code, REMOVED};
 use cellwright_api::types::{BatchItem, SqlQuery};
 use cellwright_cell::name::{JobKey, Name};
@@ -52,13 +54,13 @@ async fn calls_by_name_reach_the_cell() {
     assert_eq!(done.index, Some(done.value.index));
     let got = client.job(&key("jnew")).await.unwrap();
     assert!(!got.consistent, "a plain read is stale and says so");
-    let page = PageAt { consistent: true, limit: Some(1), after: None };
+    let page = PageRequest { consistent: true, limit: Some(1), after: None };
     let listed = client.jobs(&JobFilter::default(), &page).await.unwrap();
     assert!(listed.consistent && listed.value.next.is_some());
-    let change = Change { expect: Some(99), key: None };
+    let change = ChangeOptions { expect: Some(99), key: None };
     let error = client.stop_job(&key("jnew"), &change).await.unwrap_err();
     assert_eq!(error.code(), Some(Code::StaleVersion));
-    client.stop_job(&key("jnew"), &Change::default()).await.unwrap();
+    client.stop_job(&key("jnew"), &ChangeOptions::default()).await.unwrap();
     let items = vec![BatchItem::StopJob { job: key("jfoo"), expect: None }];
     assert_eq!(client.batch(items).await.unwrap().value.verdicts.len(), 1);
     assert_eq!(client.cluster_status().await.unwrap().value.machines, 1);
@@ -80,7 +82,7 @@ async fn many_changes_at_once_keep_their_keys_apart() {
                     method,
                     "/v1/users",
                     Some(&body),
-                    &Change::default(),
+                    &ChangeOptions::default(),
                 )
                 .await
         }
@@ -93,12 +95,12 @@ async fn many_changes_at_once_keep_their_keys_apart() {
 }
 
 /// A server whose first answers are what `bad` makes of them.
-async fn stubborn(
+async fn failing_server(
     failures: u32,
     bad: impl Fn(u32) -> Option<ApiError> + Clone + Send + Sync + 'static,
 ) -> (Server, Arc<AtomicU32>) {
-    let asked = Arc::new(AtomicU32::new(0));
-    let counter = asked.clone();
+    let request_count = Arc::new(AtomicU32::new(0));
+    let counter = request_count.clone();
     let answer = move |request: Request<Body>| {
         let (counter, bad) = (counter.clone(), bad.clone());
         async move {
@@ -113,38 +115,38 @@ async fn stubborn(
             }
         }
     };
-    (serve(Router::new().fallback(answer)).await, asked)
+    (serve(Router::new().fallback(answer)).await, request_count)
 }
 
-fn quick(masters: Vec<String>) -> Client {
-    let settings = Settings {
+fn quick_client(masters: Vec<String>) -> Client {
+    let settings = ApiClientConfig {
         backoff: Duration::from_millis(1),
         deadline: Duration::from_secs(20),
         client_id: Some(1),
-        ..Settings::new(masters)
+        ..ApiClientConfig::new(masters)
     };
     Client::new(settings).unwrap()
 }
 
 async fn change(client: &Client) -> Result<String, ClientError> {
     let method = hyper::Method::POST;
-    Ok(client.change::<(), String>(method, "/x", None, &Change::default()).await?.value)
+    Ok(client.change::<(), String>(method, "/x", None, &ChangeOptions::default()).await?.value)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_be_repeated_is_and_under_the_same_key() {
     let busy = |_| Some(ApiError::new(Code::Overloaded, "busy").with_retry_after(Span(1)));
-    let (server, asked) = stubborn(3, busy).await;
-    let client = quick(vec![server.1.clone()]);
+    let (server, request_count) = failing_server(3, busy).await;
+    let client = quick_client(vec![server.1.clone()]);
     let key = within(change(&client)).await.unwrap();
     assert!(key.ends_with("-0"), "{key}");
-    assert_eq!(asked.load(Ordering::SeqCst), 4);
+    assert_eq!(request_count.load(Ordering::SeqCst), 4);
     let no = |_| Some(ApiError::new(Code::NoQuorum, "unsure"));
-    let (server, asked) = stubborn(1, no).await;
-    let client = quick(vec![server.1.clone()]);
-    let made = client.make::<(), String>(hyper::Method::POST, "/x", None).await;
+    let (server, request_count) = failing_server(1, no).await;
+    let client = quick_client(vec![server.1.clone()]);
+    let made = client.create::<(), String>(hyper::Method::POST, "/x", None).await;
     assert_eq!(made.unwrap_err().code(), Some(Code::NoQuorum), "not ours to repeat");
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(request_count.load(Ordering::SeqCst), 1);
 }
 
 /// The leader had it in its log, lost its majority, and is no replica of the cell any more, which
@@ -157,75 +159,79 @@ async fn a_change_that_may_yet_take_effect_says_so_whatever_the_masters_say_last
             _ => ApiError::new(Code::NotReady, "removed from the cell").with(REMOVED, true),
         })
     };
-    let (server, asked) = stubborn(u32::MAX, lost).await;
-    let client = quick(vec![server.1.clone()]);
+    let (server, request_count) = failing_server(u32::MAX, lost).await;
+    let client = quick_client(vec![server.1.clone()]);
     let error = within(change(&client)).await.unwrap_err();
-    assert_eq!(asked.load(Ordering::SeqCst), 2, "{error}");
+    assert_eq!(request_count.load(Ordering::SeqCst), 2, "{error}");
     assert_eq!(error.code(), Some(Code::NotReady), "the last word is shown");
     assert!(error.is_in_doubt() && error.to_string().contains("may have taken effect"), "{error}");
     // What only asks, or was never taken, leaves nothing open.
     let read = within(client.get::<String>("/x")).await.unwrap_err();
-    assert_eq!((read.code(), asked.load(Ordering::SeqCst)), (Some(Code::NotReady), 4), "{read}");
+    assert_eq!(
+        (read.code(), request_count.load(Ordering::SeqCst)),
+        (Some(Code::NotReady), 4),
+        "{read}"
+    );
     assert!(!read.is_in_doubt(), "{read}");
-    let refused = within(change(&client)).await.unwrap_err();
-    assert!(!refused.is_in_doubt(), "{refused}");
+    let rejected = within(change(&client)).await.unwrap_err();
+    assert!(!rejected.is_in_doubt(), "{rejected}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_is_found_and_remembered() {
-    let (leader, served) = stubborn(0, |_| None).await;
+    let (leader, served) = failing_server(0, |_| None).await;
     let address = leader.1.clone();
     let send =
         move |_| Some(ApiError::new(Code::NotLeader, "elsewhere").with("leader", address.clone()));
-    let (follower, asked) = stubborn(u32::MAX, send).await;
-    let client = quick(vec![follower.1.clone()]);
+    let (follower, request_count) = failing_server(u32::MAX, send).await;
+    let client = quick_client(vec![follower.1.clone()]);
     for _ in 0..3 {
         within(change(&client)).await.unwrap();
     }
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "asked once, then remembered");
+    assert_eq!(request_count.load(Ordering::SeqCst), 1, "asked once, then remembered");
     assert_eq!(served.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_query_of_history_changes_nothing_and_is_asked_again() {
     let late = |_| Some(ApiError::new(Code::TimedOut, "perhaps"));
-    let (server, asked) = stubborn(1, late).await;
-    let client = quick(vec![server.1.clone()]);
+    let (server, request_count) = failing_server(1, late).await;
+    let client = quick_client(vec![server.1.clone()]);
     let query = SqlQuery { query: "select 1".into(), args: Vec::new(), limit: None };
     let answer = within(client.sql(&query)).await;
     // This server has no rows to give; that it was asked twice is the point.
     assert!(matches!(answer, Err(ClientError::BadReply(_))), "{answer:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    assert_eq!(request_count.load(Ordering::SeqCst), 2);
 }
 
 /// Takes connections and requests, and never answers.
-async fn hung() -> (Server, Arc<AtomicU32>) {
-    let asked = Arc::new(AtomicU32::new(0));
-    let counter = asked.clone();
+async fn hanging_server() -> (Server, Arc<AtomicU32>) {
+    let request_count = Arc::new(AtomicU32::new(0));
+    let counter = request_count.clone();
     let answer = move || {
         counter.fetch_add(1, Ordering::SeqCst);
         std::future::pending::<Response<Body>>()
     };
-    (serve(Router::new().fallback(answer)).await, asked)
+    (serve(Router::new().fallback(answer)).await, request_count)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_hangs_is_not_the_first_to_be_asked_again() {
-    let (stuck, asked) = hung().await;
-    let (good, served) = stubborn(0, |_| None).await;
-    let settings = Settings {
+    let (stuck, request_count) = hanging_server().await;
+    let (good, served) = failing_server(0, |_| None).await;
+    let settings = ApiClientConfig {
         attempt_timeout: Duration::from_secs(2),
-        ..Settings::new(vec![stuck.1.clone(), good.1.clone()])
+        ..ApiClientConfig::new(vec![stuck.1.clone(), good.1.clone()])
     };
     let client = Client::new(settings).unwrap();
-    let make = || client.make::<(), Option<String>>(hyper::Method::POST, "/x", None);
+    let make = || client.create::<(), Option<String>>(hyper::Method::POST, "/x", None);
     let error = within(make()).await.unwrap_err();
     assert!(matches!(error, ClientError::Unknown(_)), "not ours to repeat: {error:?}");
     assert_eq!(client.preferred(), good.1);
     for _ in 0..2 {
         assert_eq!(within(make()).await.unwrap().value, None);
     }
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "asked once and then left alone");
+    assert_eq!(request_count.load(Ordering::SeqCst), 1, "asked once and then left alone");
     assert_eq!(served.load(Ordering::SeqCst), 2);
 }
 
@@ -233,20 +239,20 @@ async fn a_master_that_hangs_is_not_the_first_to_be_asked_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_that_were_cut_off_together_do_not_keep_a_client() {
     let unsure = |_| Some(ApiError::new(Code::NoQuorum, "unsure"));
-    let (old, _) = stubborn(u32::MAX, unsure).await;
+    let (old, _) = failing_server(u32::MAX, unsure).await;
     let address = old.1.clone();
     let names =
         move |_| Some(ApiError::new(Code::NotLeader, "elsewhere").with("leader", address.clone()));
-    let (follower, _) = stubborn(u32::MAX, names).await;
-    let (new, _) = stubborn(0, |_| None).await;
+    let (follower, _) = failing_server(u32::MAX, names).await;
+    let (new, _) = failing_server(0, |_| None).await;
     let masters = vec![old.1.clone(), follower.1.clone(), new.1.clone()];
-    let client = quick(masters.clone());
+    let client = quick_client(masters.clone());
     within(change(&client)).await.expect("the new leader is found");
     assert_eq!(client.preferred(), new.1);
     // What may not be repeated fails, and the next one has another chance.
-    let client = quick(masters);
+    let client = quick_client(masters);
     let mut tries = 0;
-    while client.make::<(), Option<String>>(hyper::Method::POST, "/x", None).await.is_err() {
+    while client.create::<(), Option<String>>(hyper::Method::POST, "/x", None).await.is_err() {
         tries += 1;
         assert!(tries < 4, "stays with those that were cut off");
     }
@@ -257,8 +263,14 @@ async fn when_every_master_refuses_that_is_told_at_once_unless_one_was_ever_ther
     let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
     let gone = async || bind().await.local_addr().unwrap().to_string();
     let client = |masters, deadline| {
-        let (backoff, refused_for) = (Duration::from_millis(1), Duration::ZERO);
-        Client::new(Settings { backoff, refused_for, deadline, ..Settings::new(masters) }).unwrap()
+        let (backoff, refused_timeout) = (Duration::from_millis(1), Duration::ZERO);
+        Client::new(ApiClientConfig {
+            backoff,
+            refused_timeout,
+            deadline,
+            ..ApiClientConfig::new(masters)
+        })
+        .unwrap()
     };
     let long = Duration::from_secs(3600);
     let nobody = client(vec![gone().await, gone().await], long);
@@ -283,13 +295,16 @@ async fn when_every_master_refuses_that_is_told_at_once_unless_one_was_ever_ther
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_master_is_passed_over() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-    let (server, _asked) = stubborn(0, |_| None).await;
-    let client = quick(vec![gone.clone(), server.1.clone()]);
+    let (server, _asked) = failing_server(0, |_| None).await;
+    let client = quick_client(vec![gone.clone(), server.1.clone()]);
     within(change(&client)).await.unwrap();
     assert_eq!(client.preferred(), server.1);
-    let settings = Settings { deadline: Duration::from_millis(200), ..Settings::new(vec![gone]) };
+    let settings = ApiClientConfig {
+        deadline: Duration::from_millis(200),
+        ..ApiClientConfig::new(vec![gone])
+    };
     let error = within(change(&Client::new(settings).unwrap())).await.unwrap_err();
     assert!(matches!(error, ClientError::Unreachable { tried: 2.., .. }), "{error:?}");
-    let plain = Client::new(Settings::new(vec!["10.0.0.1:7".into()]));
-    assert!(matches!(plain, Err(ClientError::Settings(_))), "no plain text beyond loopback");
+    let plain = Client::new(ApiClientConfig::new(vec!["10.0.0.1:7".into()]));
+    assert!(matches!(plain, Err(ClientError::InvalidConfig(_))), "no plain text beyond loopback");
 }

@@ -124,9 +124,12 @@ async fn an_address_too_long_is_refused_as_the_document_says() {
     within(stream.read_to_string(&mut heard)).await.unwrap();
     assert!(heard.starts_with("HTTP/1.1 414 ") && heard.ends_with("\r\n\r\n"), "{heard}");
     let document = cell.must("GET /v1/openapi.json", json!(null)).await.body;
-    let said = &document["paths"]["/v1/jobs"]["get"]["responses"]["414"];
-    assert!(said["description"].as_str().is_some_and(|text| text.contains("65,534")), "{said}");
-    assert!(said["content"].is_null(), "{said}");
+    let too_long_response = &document["paths"]["/v1/jobs"]["get"]["responses"]["414"];
+    assert!(
+        too_long_response["description"].as_str().is_some_and(|text| text.contains("65,534")),
+        "{too_long_response}"
+    );
+    assert!(too_long_response["content"].is_null(), "{too_long_response}");
     let plain = &document["paths"]["/v1/openapi.json"]["get"]["responses"];
     assert!(plain["414"].is_null() && plain["200"].is_object(), "{plain}");
 }

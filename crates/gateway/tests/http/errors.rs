@@ -3,7 +3,7 @@
 use crate::support::{BLOB_LIMIT, Cell, digest_of, job, machine, user};
 use axum::body::Body;
 use cellwright_cell::name::Name;
-use cellwright_gateway::http::ApiSettings;
+use cellwright_gateway::http::ApiConfig;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
 
@@ -98,7 +98,7 @@ async fn details_hold_the_facts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_and_headers_have_limits() {
-    let cell = Cell::start_with(ApiSettings { body_limit: 500, ..ApiSettings::default() }).await;
+    let cell = Cell::start_with(ApiConfig { body_limit: 500, ..ApiConfig::default() }).await;
     let long = json!({ "name": "x".repeat(600) });
     let got = cell.ask("POST /v1/users", long).await;
     assert_eq!((got.status, got.code()), (413, "too-large"));
@@ -153,7 +153,7 @@ async fn every_wrong_field_of_a_job_is_named_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_has_no_more_tasks_than_the_cell_lets_in() {
-    let cell = Cell::start_with(ApiSettings { tasks_per_job: 10, ..ApiSettings::default() }).await;
+    let cell = Cell::start_with(ApiConfig { tasks_per_job: 10, ..ApiConfig::default() }).await;
     cell.furnish(10).await;
     let submit = json!({ "owner": "ubar", "spec": job("jbar", 11) });
     let cron = json!({ "name": "tick", "schedule": "*/5 * * * *", "job": job("tick", 11) });

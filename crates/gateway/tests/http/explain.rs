@@ -1,6 +1,6 @@
 //! Why a task waits, when it is not for a machine: for a scheduler, a package or an alloc set.
 
-use crate::agent::say;
+use crate::agent::submit;
 use crate::support::{Cell, job, within};
 use cellwright_api::internal::{LeaseRequest, PassStatistics};
 use cellwright_cell::command::Command;
@@ -21,12 +21,12 @@ async fn obstacles(cell: &Cell, job: &str) -> Value {
     item["obstacles"].clone()
 }
 
-async fn lease(cell: &Cell, scheduler: &str, lane: &str) {
+async fn lease(cell: &Cell, scheduler: &str, shard: &str) {
     let client = cell.client(Some(&Caller::Scheduler(Name::new(scheduler).unwrap())));
-    let (scheduler, lane) = (scheduler.into(), lane.into());
+    let (scheduler, shard) = (scheduler.into(), shard.into());
     let request = LeaseRequest {
         scheduler,
-        lane,
+        scheduler_shard: shard,
         passes: PassStatistics::default(),
         wall: cellwright_identity::clock::wall(),
     };
@@ -35,28 +35,28 @@ async fn lease(cell: &Cell, scheduler: &str, lane: &str) {
 
 /// A machine, a job of one task, and leases that outlast the test: nothing here depends on how long
 /// it takes.
-async fn furnished() -> Cell {
-    let mut plan = crate::support::Plan::default();
+async fn prepared_cell() -> Cell {
+    let mut plan = crate::support::CellOptions::default();
     plan.master.core.scheduler_lease = cellwright_cell::time::Span::seconds(3600);
-    let cell = Cell::planned(plan).await;
+    let cell = Cell::start_with_options(plan).await;
     cell.furnish(1).await;
     cell
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lane_that_nobody_serves_is_the_first_reason() {
-    let cell = furnished().await;
-    for (name, lane) in [("trains", "gpu"), ("odd", "two words")] {
+    let cell = prepared_cell().await;
+    for (name, shard) in [("trains", "gpu"), ("odd", "two words")] {
         let mut spec = job(name, 1);
-        spec["labels"] = json!({ "scheduler": lane });
+        spec["labels"] = json!({ "scheduler": shard });
         cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
     }
-    let nobody = json!([{
+    let no_holder = json!([{
         "code": "lane-not-served",
         "message": "no scheduler runs",
         "hint": "start one with `cell scheduler`",
     }]);
-    assert_eq!(obstacles(&cell, "jfoo").await, nobody);
+    assert_eq!(obstacles(&cell, "jfoo").await, no_holder);
     lease(&cell, "s1", "").await;
     assert_eq!(obstacles(&cell, "jfoo").await, json!([]));
     let no_lane = json!([{
@@ -73,54 +73,54 @@ async fn a_lane_that_nobody_serves_is_the_first_reason() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_package_that_nobody_has_is_a_reason_in_plans_and_explanations() {
-    let cell = furnished().await;
+    let cell = prepared_cell().await;
     lease(&cell, "s1", "").await;
     let package = json!({ "name": "server", "digest": "ab".repeat(32), "bytes": 9 });
     let mut spec = job("runs", 1);
     spec["task"]["packages"] = json!([package]);
-    let submit = json!({ "owner": "ubar", "spec": spec });
+    let submission = json!({ "owner": "ubar", "spec": spec });
     let planned = async || {
-        let body = json!({ "jobs": [submit] });
-        let told = cell.must("POST /v1/plan?consistent=true", body).await;
-        told.body["item"]["jobs"][0]["obstacles"].clone()
+        let body = json!({ "jobs": [submission] });
+        let plan = cell.must("POST /v1/plan?consistent=true", body).await;
+        plan.body["item"]["jobs"][0]["obstacles"].clone()
     };
-    let nobody = json!([{
+    let no_holder = json!([{
         "code": "package-not-in-cell",
         "message": "package server (abababababab) is not in the cell",
         "hint": "bring it with `cell package push FILE --name server`",
     }]);
-    assert_eq!(planned().await, nobody);
-    cell.must("POST /v1/jobs", submit.clone()).await;
-    assert_eq!(obstacles(&cell, "runs").await, nobody);
+    assert_eq!(planned().await, no_holder);
+    cell.must("POST /v1/jobs", submission.clone()).await;
+    assert_eq!(obstacles(&cell, "runs").await, no_holder);
     let whole = cell.must("GET /v1/jobs/ubar/runs/explain", Value::Null).await.body;
     let text = whole["item"]["text"].as_str().unwrap();
     assert!(text.starts_with("package server (abababababab) is not in the cell: "), "{text}");
-    assert_eq!(whole["item"]["groups"][0]["why"]["obstacles"], nobody);
+    assert_eq!(whole["item"]["groups"][0]["why"]["obstacles"], no_holder);
     // A machine that is up and has it gives it to the others.
     let machine = MachineId(0);
     let package: PackageRef = serde_json::from_value(package).unwrap();
-    say(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
-    say(&cell, Command::SetMachinePackages { machine, packages: [package].into() }).await;
+    submit(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
+    submit(&cell, Command::SetMachinePackages { machine, packages: [package].into() }).await;
     assert_eq!(obstacles(&cell, "runs").await, json!([]));
-    say(&cell, Command::MachineDown { machine }).await;
-    assert_eq!(obstacles(&cell, "runs").await, nobody);
+    submit(&cell, Command::MachineDown { machine }).await;
+    assert_eq!(obstacles(&cell, "runs").await, no_holder);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_tasks_all_start_says_which_package_they_wait_for() {
-    let cell = furnished().await;
+    let cell = prepared_cell().await;
     lease(&cell, "s1", "").await;
     let package = json!({ "name": "server", "digest": "ab".repeat(32), "bytes": 9 });
     let mut spec = job("runs", 1);
     spec["task"]["packages"] = json!([package]);
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": spec })).await;
     let machine = MachineId(0);
-    say(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
+    submit(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
     // The first task there is belongs to the job that the cell is furnished with.
     let (task, ports, devices) = (TaskId(1), Vec::new(), Vec::new());
     let assignment = Assignment { task, attempt: 0, machine, alloc: None, ports, devices };
     let group = Group { victims: Vec::new(), assignments: vec![assignment] };
-    say(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    submit(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
     let text = async || {
         let whole = cell.must("GET /v1/jobs/ubar/runs/explain", Value::Null).await.body;
         whole["item"]["text"].as_str().unwrap().to_owned()
@@ -129,7 +129,7 @@ async fn a_job_whose_tasks_all_start_says_which_package_they_wait_for() {
     assert!(lacks.starts_with("package server (abababababab) is not in the cell: "), "{lacks}");
     assert!(lacks.ends_with("\n1 starting."), "{lacks}");
     let package: PackageRef = serde_json::from_value(package).unwrap();
-    say(&cell, Command::SetMachinePackages { machine, packages: [package].into() }).await;
+    submit(&cell, Command::SetMachinePackages { machine, packages: [package].into() }).await;
     assert_eq!(text().await, "1 starting. Nothing keeps its tasks from running.");
 }
 
@@ -137,7 +137,7 @@ async fn a_job_whose_tasks_all_start_says_which_package_they_wait_for() {
 async fn whoever_ran_in_an_alloc_set_that_was_stopped_is_told_so() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    say(&cell, Command::MachineUp { machine: MachineId(0), incarnation: 1 }).await;
+    submit(&cell, Command::MachineUp { machine: MachineId(0), incarnation: 1 }).await;
     let mut set = job("pair", 1);
     (set["kind"], set["task"]["command"]) = (json!("alloc_set"), json!([]));
     let mut inside = job("inside", 1);
@@ -151,9 +151,9 @@ async fn whoever_ran_in_an_alloc_set_that_was_stopped_is_told_so() {
     };
     assert_eq!(codes(&obstacles(&cell, "inside").await), ["lane-not-served"]);
     cell.must("DELETE /v1/jobs/ubar/pair", Value::Null).await;
-    let told = obstacles(&cell, "inside").await;
-    assert_eq!(codes(&told), ["no-alloc-set"]);
-    assert_eq!(told[0]["message"], "alloc set ubar/pair was stopped");
+    let obstacles_shown = obstacles(&cell, "inside").await;
+    assert_eq!(codes(&obstacles_shown), ["no-alloc-set"]);
+    assert_eq!(obstacles_shown[0]["message"], "alloc set ubar/pair was stopped");
     let target = "GET /v1/jobs/ubar/inside/tasks/0/explain";
     let text = cell.must(target, Value::Null).await.body["item"]["text"].to_string();
     assert!(text.contains("It runs only inside an alloc of its set"), "{text}");

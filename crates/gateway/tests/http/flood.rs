@@ -1,12 +1,12 @@
 //! Overload: whoever floods is told to come back later, and nobody else notices. The disk stands
 //! still meanwhile, so that what waits at the door does not depend on how fast the machine is.
 
-use crate::support::{Cell, Got, Plan, user, within};
+use crate::support::{Cell, CellOptions, TestResponse, user, within};
 use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
 use cellwright_cell::name::Name;
 use cellwright_cell::time::Span;
+use cellwright_master::config::MasterConfig;
 use cellwright_master::handle::Caller;
-use cellwright_master::settings::Settings;
 use cellwright_store::{Disk, DiskFuture, RealDisk};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -16,30 +16,30 @@ use tokio::task::JoinSet;
 
 const NONE: Value = Value::Null;
 
-static STANDING: Mutex<bool> = Mutex::new(false);
-static MOVED: Condvar = Condvar::new();
+static HALTED: Mutex<bool> = Mutex::new(false);
+static RESUMED: Condvar = Condvar::new();
 
 /// Keeps the disks of this test from flushing until it is dropped.
-struct Standstill;
+struct DiskHalt;
 
-impl Standstill {
-    fn begin() -> Standstill {
-        *STANDING.lock().unwrap() = true;
-        Standstill
+impl DiskHalt {
+    fn begin() -> DiskHalt {
+        *HALTED.lock().unwrap() = true;
+        DiskHalt
     }
 }
 
-impl Drop for Standstill {
+impl Drop for DiskHalt {
     fn drop(&mut self) {
-        *STANDING.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        MOVED.notify_all();
+        *HALTED.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        RESUMED.notify_all();
     }
 }
 
 /// A disk whose flushes wait while it stands still.
-struct Halting(RealDisk);
+struct HaltingDisk(RealDisk);
 
-impl Disk for Halting {
+impl Disk for HaltingDisk {
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         self.0.list(dir)
     }
@@ -56,14 +56,14 @@ impl Disk for Halting {
         self.0.append(path, bytes)
     }
     fn sync(&self, path: &str) -> io::Result<()> {
-        drop(MOVED.wait_while(STANDING.lock().unwrap(), |standing| *standing).unwrap());
+        drop(RESUMED.wait_while(HALTED.lock().unwrap(), |halted| *halted).unwrap());
         self.0.sync(path)
     }
     fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
         self.0.truncate(path, len)
     }
-    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_new(path, bytes)
+    fn write_atomic(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_atomic(path, bytes)
     }
     fn remove(&self, path: &str) -> io::Result<()> {
         self.0.remove(path)
@@ -74,8 +74,8 @@ impl Disk for Halting {
     fn free_bytes(&self) -> io::Result<u64> {
         self.0.free_bytes()
     }
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
-        self.0.run(work)
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+        self.0.run_blocking(work)
     }
 }
 
@@ -97,15 +97,20 @@ fn report() -> AgentReport {
     }
 }
 
-async fn add(cell: &Cell, caller: &Caller, name: String) -> Got {
+async fn add(cell: &Cell, caller: &Caller, name: String) -> TestResponse {
     cell.ask_as(caller, "POST /v1/users", &[], json!({ "name": name })).await
 }
 
-async fn furnished() -> Cell {
-    let mut master = Settings::default();
-    master.core.admission.lane.items = 64;
-    let disk: fn(RealDisk) -> Arc<dyn Disk> = |disk| Arc::new(Halting(disk));
-    let cell = Cell::planned(Plan { master, disk: Some(disk), ..Plan::default() }).await;
+async fn prepared_cell() -> Cell {
+    let mut master = MasterConfig::default();
+    master.core.admission.per_level.items = 64;
+    let disk: fn(RealDisk) -> Arc<dyn Disk> = |disk| Arc::new(HaltingDisk(disk));
+    let cell = Cell::start_with_options(CellOptions {
+        master,
+        disk: Some(disk),
+        ..CellOptions::default()
+    })
+    .await;
     for name in ["flooder", "other"] {
         cell.must("POST /v1/users", json!({ "name": name })).await;
         let rights = json!({ "capabilities": ["manage_users", "manage_machines"] });
@@ -117,20 +122,20 @@ async fn furnished() -> Cell {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flooder_is_told_to_wait_and_others_are_served() {
-    let cell = Arc::new(furnished().await);
+    let cell = Arc::new(prepared_cell().await);
     let (flooder, other) = (user("flooder"), user("other"));
-    let standstill = Standstill::begin();
+    let standstill = DiskHalt::begin();
     let mut flooding = JoinSet::new();
     for n in 0..300 {
         let (cell, flooder) = (cell.clone(), flooder.clone());
         flooding.spawn(async move { add(&cell, &flooder, format!("f{n}")).await });
     }
     // What is answered while nothing can be written is a refusal.
-    let refused = within(flooding.join_next()).await.unwrap().unwrap();
-    assert_eq!((refused.status, refused.code()), (429, "overloaded"), "{}", refused.text);
-    assert!(refused.header("retry-after").parse::<u64>().unwrap() >= 1);
-    assert_eq!(refused.body["details"]["retry_after_ms"], 1000);
-    assert!(refused.text.contains("user flooder"), "{}", refused.text);
+    let rejected = within(flooding.join_next()).await.unwrap().unwrap();
+    assert_eq!((rejected.status, rejected.code()), (429, "overloaded"), "{}", rejected.text);
+    assert!(rejected.header("retry-after").parse::<u64>().unwrap() >= 1);
+    assert_eq!(rejected.body["details"]["retry_after_ms"], 1000);
+    assert!(rejected.text.contains("user flooder"), "{}", rejected.text);
     // Reads and agents' polls are answered all the while.
     let read = cell.ask_as(&other, "GET /v1/machines", &[], NONE).await;
     assert_eq!(read.status, 200, "{}", read.text);
@@ -144,10 +149,10 @@ async fn a_flooder_is_told_to_wait_and_others_are_served() {
     for got in others {
         assert_eq!(got.status, 201, "{}", got.text);
     }
-    let rest: Vec<Got> = within(flooding.join_all()).await;
+    let rest: Vec<TestResponse> = within(flooding.join_all()).await;
     let served = rest.iter().filter(|got| got.status == 201).count();
-    let told_off = rest.iter().filter(|got| got.status == 429).count();
-    assert_eq!(served + told_off, 299, "everybody is answered, one way or the other");
-    assert!(served > 0 && told_off > 0, "{served} served, {told_off} told to wait");
+    let rejected_count = rest.iter().filter(|got| got.status == 429).count();
+    assert_eq!(served + rejected_count, 299, "everybody is answered, one way or the other");
+    assert!(served > 0 && rejected_count > 0, "{served} served, {rejected_count} told to wait");
     assert_eq!(cell.handle().read().state.users().len(), 2 + 4 + served);
 }

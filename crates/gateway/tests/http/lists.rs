@@ -1,7 +1,7 @@
 //! Pages, selectors, and what a reply says of its age.
 
 use crate::support::{Cell, job, machine};
-use cellwright_gateway::serve::OPEN_USER;
+use cellwright_gateway::serve::DEV_USER;
 use serde_json::{Value, json};
 
 const NONE: Value = Value::Null;
@@ -79,17 +79,18 @@ async fn replies_say_of_which_index_they_are() {
 }
 
 /// Kind and name of each thing that a name may mean.
-async fn what_is_found(cell: &Cell, name: &str) -> Vec<String> {
+async fn found_names(cell: &Cell, name: &str) -> Vec<String> {
     let page = cell.must(&format!("GET /v1/find?name={name}"), NONE).await.body;
-    let told = |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
-    page["items"].as_array().unwrap().iter().map(told).collect()
+    let kind_and_name =
+        |item: &Value| format!("{} {}", item["kind"], item["name"]).replace('"', "");
+    page["items"].as_array().unwrap().iter().map(kind_and_name).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_is_found_whole_or_by_its_beginning() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    let found = async |name: &str| what_is_found(&cell, name).await;
+    let found = async |name: &str| found_names(&cell, name).await;
     assert_eq!(found("jfoo").await, ["job ubar/jfoo"]);
     assert_eq!(found("ubar/j").await, ["job ubar/jfoo"]);
     assert_eq!(found("jfoo/0").await, ["task ubar/jfoo/0"]);
@@ -110,15 +111,15 @@ async fn a_name_is_found_whole_or_by_its_beginning() {
 async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
-    let found = async |name: &str| what_is_found(&cell, name).await;
+    let found = async |name: &str| found_names(&cell, name).await;
     // The one job there is is somebody else's.
     assert_eq!(found("last").await, [""; 0]);
-    cell.must("POST /v1/users", json!({ "name": OPEN_USER })).await;
+    cell.must("POST /v1/users", json!({ "name": DEV_USER })).await;
     for name in ["one", "lasting", "two", "last"] {
         let mut free = job(name, 2);
         free["priority"] = json!(0);
-        cell.must("POST /v1/jobs", json!({ "owner": OPEN_USER, "spec": free })).await;
-        let full = format!("{OPEN_USER}/{name}");
+        cell.must("POST /v1/jobs", json!({ "owner": DEV_USER, "spec": free })).await;
+        let full = format!("{DEV_USER}/{name}");
         assert_eq!(found("last").await, [format!("job {full}")]);
         assert_eq!(found("last/1").await, [format!("task {full}/1")]);
         assert_eq!(found("last/2").await, [""; 0]);
@@ -126,6 +127,6 @@ async fn last_is_what_the_caller_submitted_last_unless_something_is_called_so() 
     // One of that name is meant, whatever came after it.
     let mut free = job("three", 1);
     free["priority"] = json!(0);
-    cell.must("POST /v1/jobs", json!({ "owner": OPEN_USER, "spec": free })).await;
-    assert_eq!(found("last").await, [format!("job {OPEN_USER}/last")]);
+    cell.must("POST /v1/jobs", json!({ "owner": DEV_USER, "spec": free })).await;
+    assert_eq!(found("last").await, [format!("job {DEV_USER}/last")]);
 }

@@ -7,14 +7,14 @@
 //!
 //! `UPDATE_SECURITY=1` writes the tables anew; read the difference before keeping it.
 
-use crate::every::{Step, furnished};
+use crate::every_route::{Step, prepared_cells};
 use crate::support::{Cell, user};
 use axum::body::Body;
-use cellwright_api::client::parts::{
-    BLOB_PATH, HOLDERS_PATH, LEASE_PATH, LOG_PATH, PACKAGE_PATH, POLL_PATH, PROPOSE_PATH,
-    STANDING_PATH,
+use cellwright_api::client::internal_calls::{
+    BLOB_PATH, HOLDERS_PATH, LEASE_PATH, LOG_PATH, MEMBERSHIP_CHECK_PATH, PACKAGE_PATH, POLL_PATH,
+    PROPOSE_PATH,
 };
-use cellwright_api::routes::{Kind, Operation, Route};
+use cellwright_api::routes::{Operation, Route, RouteKind};
 use cellwright_cell::name::Name;
 use cellwright_cell::quota::Capability;
 use cellwright_gateway::http_peers::PEER_PATH;
@@ -40,16 +40,16 @@ fn name_of(route: &Route) -> String {
 }
 
 /// Whether the caller was let in, whatever became of the request.
-async fn gets_in(cell: &Cell, caller: Option<&Caller>, step: &Step) -> (bool, u16) {
+async fn is_admitted(cell: &Cell, caller: Option<&Caller>, step: &Step) -> (bool, u16) {
     let got = cell.open(caller, &step.target, &[], step.content()).await;
     let status = got.status().as_u16();
     (!matches!(status, 401 | 403), status)
 }
 
 /// Does what the later steps build on.
-async fn perform(cell: &Cell, caller: &Caller, step: &Step) {
-    let (_, status) = gets_in(cell, Some(caller), step).await;
-    let changes = matches!(step.route().kind, Kind::Change | Kind::Make);
+async fn perform_step(cell: &Cell, caller: &Caller, step: &Step) {
+    let (_, status) = is_admitted(cell, Some(caller), step).await;
+    let changes = matches!(step.route().kind, RouteKind::Change | RouteKind::Create);
     assert!(!changes || status < 300, "{}: {status}", step.target);
 }
 
@@ -62,16 +62,16 @@ struct Row {
     /// A user who has nothing to do with it and holds no capability.
     any_user: bool,
     /// What lets a user in who would not get in otherwise.
-    by: Vec<String>,
+    admitted_by: Vec<String>,
 }
 
 impl Row {
-    fn cells(&self) -> String {
+    fn columns(&self) -> String {
         let word = |is: bool| if is { "yes" } else { "no" };
-        let user = match (self.any_user, self.by.is_empty()) {
+        let user = match (self.any_user, self.admitted_by.is_empty()) {
             (true, _) => "yes".to_owned(),
             (false, true) => "no".to_owned(),
-            (false, false) => self.by.join(", "),
+            (false, false) => self.admitted_by.join(", "),
         };
         let [nobody, agent] = [word(self.nobody), word(self.agent)];
         let [scheduler, replica] = [word(self.scheduler), word(self.replica)];
@@ -81,80 +81,80 @@ impl Row {
 
 /// What was seen, a row for each route.
 #[derive(Default)]
-struct Matrix(BTreeMap<String, Row>);
+struct AccessMatrix(BTreeMap<String, Row>);
 
-impl Matrix {
+impl AccessMatrix {
     /// Everybody who is not the owner and holds no capability.
-    async fn ask_strangers(&mut self) {
-        let (cell, _second, steps) = furnished().await;
+    async fn record_unprivileged(&mut self) {
+        let (cell, _second, steps) = prepared_cells().await;
         let root = user("root");
         for step in &steps {
             // Content belongs to whoever brings it first, which must not be one of those.
             let brings = step.route().operation == Operation::PutBlob;
             if brings {
-                perform(&cell, &root, step).await;
+                perform_step(&cell, &root, step).await;
             }
             let mut in_turn = Vec::new();
             for caller in &no_user() {
-                in_turn.push(gets_in(&cell, caller.as_ref(), step).await.0);
+                in_turn.push(is_admitted(&cell, caller.as_ref(), step).await.0);
             }
             let [nobody, agent, scheduler, replica] = in_turn[..] else { unreachable!() };
-            let (any_user, _) = gets_in(&cell, Some(&user("weak")), step).await;
-            let row = Row { nobody, agent, scheduler, replica, any_user, by: Vec::new() };
+            let (any_user, _) = is_admitted(&cell, Some(&user("weak")), step).await;
+            let row = Row { nobody, agent, scheduler, replica, any_user, admitted_by: Vec::new() };
             let name = name_of(step.route());
             let before = self.0.insert(name.clone(), row.clone());
             assert!(before.is_none_or(|before| before == row), "{name} is answered now so, now so");
             if !brings {
-                perform(&cell, &root, step).await;
+                perform_step(&cell, &root, step).await;
             }
         }
     }
 
     /// One user, who alone may be let in where others are not.
-    async fn ask_as(&mut self, cell: &Cell, steps: &[Step], who: &Caller, by: &str) {
+    async fn record_user(&mut self, cell: &Cell, steps: &[Step], who: &Caller, by: &str) {
         for step in steps {
             let name = name_of(step.route());
             let row = self.0.get_mut(&name).expect("strangers asked first");
             let mut is_done = false;
             if !row.any_user {
-                let (is_in, status) = gets_in(cell, Some(who), step).await;
+                let (is_in, status) = is_admitted(cell, Some(who), step).await;
                 is_done = status < 300;
-                if is_in && !row.by.iter().any(|known| known == by) {
-                    row.by.push(by.to_owned());
+                if is_in && !row.admitted_by.iter().any(|known| known == by) {
+                    row.admitted_by.push(by.to_owned());
                 }
             }
             if !is_done {
                 // In the owner's name where one brings what is owned, else as the cell itself.
                 let brings = step.route().operation == Operation::PutBlob;
                 let root = if brings { user("root") } else { Caller::Operator };
-                perform(cell, &root, step).await;
+                perform_step(cell, &root, step).await;
             }
         }
     }
 
-    async fn ask_the_owner(&mut self) {
-        let (cell, _second, steps) = furnished().await;
+    async fn record_owner(&mut self) {
+        let (cell, _second, steps) = prepared_cells().await;
         let none = json!({ "capabilities": [] });
         cell.must("PUT /v1/users/root/capabilities", none).await;
-        self.ask_as(&cell, &steps, &user("root"), "own").await;
+        self.record_user(&cell, &steps, &user("root"), "own").await;
     }
 
-    async fn ask_a_holder(&mut self, capability: Capability) {
-        let (cell, _second, steps) = furnished().await;
+    async fn record_capability_holder(&mut self, capability: Capability) {
+        let (cell, _second, steps) = prepared_cells().await;
         cell.must("POST /v1/users", json!({ "name": "holder" })).await;
         let one = json!({ "capabilities": [capability] });
         cell.must("PUT /v1/users/holder/capabilities", one).await;
-        self.ask_as(&cell, &steps, &user("holder"), &format!("`{capability}`")).await;
+        self.record_user(&cell, &steps, &user("holder"), &format!("`{capability}`")).await;
     }
 
     fn table(&self) -> String {
-        let line = |(name, row): (&String, &Row)| format!("| `{name}` | {} |\n", row.cells());
+        let line = |(name, row): (&String, &Row)| format!("| `{name}` | {} |\n", row.columns());
         self.0.iter().map(line).collect()
     }
 }
 
 /// Routes of an OpenAPI document that have no row.
-fn without_a_row(document: &Value, matrix: &Matrix) -> Vec<String> {
+fn missing_rows(document: &Value, matrix: &AccessMatrix) -> Vec<String> {
     let paths = document["paths"].as_object().expect("the document has paths");
     let routes = paths.iter().flat_map(|(path, methods)| {
         let methods = methods.as_object().expect("a path has methods");
@@ -164,7 +164,7 @@ fn without_a_row(document: &Value, matrix: &Matrix) -> Vec<String> {
 }
 
 /// Compares what was seen with what is written between the marks of that name.
-fn is_as_documented(mark: &str, rows: &str) {
+fn check_documented(mark: &str, rows: &str) {
     /// Two tests write the same page.
     static WRITING: Mutex<()> = Mutex::new(());
     let _alone = WRITING.lock().unwrap();
@@ -174,36 +174,36 @@ fn is_as_documented(mark: &str, rows: &str) {
     let text = std::fs::read_to_string(&path).unwrap();
     let (head, rest) = text.split_once(&begin).expect("the mark before the table");
     let (table, tail) = rest.split_once(&end).expect("the mark behind the table");
-    let seen = format!("{HEAD}{rows}");
+    let expected = format!("{HEAD}{rows}");
     if std::env::var_os("UPDATE_SECURITY").is_some() {
-        std::fs::write(&path, format!("{head}{begin}{seen}{end}{tail}")).unwrap();
+        std::fs::write(&path, format!("{head}{begin}{expected}{end}{tail}")).unwrap();
         return;
     }
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(lines(&seen), lines(table), "docs/security.md says otherwise");
+    assert_eq!(lines(&expected), lines(table), "docs/security.md says otherwise");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_route_of_the_document_answers_whom_the_page_says() {
-    let mut matrix = Matrix::default();
-    matrix.ask_strangers().await;
-    matrix.ask_the_owner().await;
+    let mut matrix = AccessMatrix::default();
+    matrix.record_unprivileged().await;
+    matrix.record_owner().await;
     for capability in Capability::ALL {
-        matrix.ask_a_holder(capability).await;
+        matrix.record_capability_holder(capability).await;
     }
     let cell = Cell::start().await;
     let mut document = cell.must("GET /v1/openapi.json", Value::Null).await.body;
-    assert_eq!(without_a_row(&document, &matrix), Vec::<String>::new());
+    assert_eq!(missing_rows(&document, &matrix), Vec::<String>::new());
     document["paths"]["/v1/jobs"]["patch"] = json!({});
     document["paths"]["/v1/planted"] = json!({ "get": {} });
-    assert_eq!(without_a_row(&document, &matrix), ["PATCH /v1/jobs", "GET /v1/planted"]);
-    is_as_documented("routes", &matrix.table());
+    assert_eq!(missing_rows(&document, &matrix), ["PATCH /v1/jobs", "GET /v1/planted"]);
+    check_documented("routes", &matrix.table());
 }
 
 /// Routes of the cell's own parts are in no document; `cargo xtask tidy` sees that each has a row.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
-    let (cell, _second, _) = furnished().await;
+    let (cell, _second, _) = prepared_cells().await;
     let digest = "0".repeat(64);
     let posts = [
         POLL_PATH,
@@ -211,7 +211,7 @@ async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
         PROPOSE_PATH,
         LEASE_PATH,
         HOLDERS_PATH,
-        STANDING_PATH,
+        MEMBERSHIP_CHECK_PATH,
         PEER_PATH,
         MEMBER_PATH,
     ];
@@ -225,7 +225,7 @@ async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
     let mut rows = String::new();
     for (method, path) in routes {
         let target = format!("{method} {}", path.replace("{digest}", &digest));
-        let asked = async |caller: Option<&Caller>| {
+        let response = async |caller: Option<&Caller>| {
             // No message of any kind: whoever may ask is told that, and others that they may not.
             let protocol = [("cell-protocol", "1")];
             let answer = cell.open(caller, &target, &protocol, Body::from("?")).await;
@@ -233,15 +233,15 @@ async fn routes_of_the_cells_own_parts_answer_whom_the_page_says() {
         };
         let [nobody, agent, scheduler, replica] = no_user();
         let row = Row {
-            nobody: asked(nobody.as_ref()).await,
-            agent: asked(agent.as_ref()).await,
-            scheduler: asked(scheduler.as_ref()).await,
-            replica: asked(replica.as_ref()).await,
+            nobody: response(nobody.as_ref()).await,
+            agent: response(agent.as_ref()).await,
+            scheduler: response(scheduler.as_ref()).await,
+            replica: response(replica.as_ref()).await,
             // With every capability there is.
-            any_user: asked(Some(&user("root"))).await,
-            by: Vec::new(),
+            any_user: response(Some(&user("root"))).await,
+            admitted_by: Vec::new(),
         };
-        rows.push_str(&format!("| `{method} {path}` | {} |\n", row.cells()));
+        rows.push_str(&format!("| `{method} {path}` | {} |\n", row.columns()));
     }
-    is_as_documented("parts", &rows);
+    check_documented("parts", &rows);
 }

@@ -1,10 +1,10 @@
 //! Who is taken in as a replica, and who is not: a vote for an address where nobody casts it would
 //! cost the cell its majority.
 
-use crate::support::{Cell, Got, PEER, Plan, within};
-use cellwright_api::client::parts::HoldersRequest;
+use crate::support::{Cell, CellOptions, PEER, TestResponse, within};
+use cellwright_api::client::internal_calls::HoldersRequest;
 use cellwright_api::error::Code;
-use cellwright_api::internal::LinkForward;
+use cellwright_api::internal::LinkShardReport;
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::time::Span;
 use cellwright_gateway::http_peers::HttpPeers;
@@ -15,11 +15,11 @@ use tokio::net::TcpListener;
 
 const NONE: Value = Value::Null;
 
-async fn waiting(id: u64) -> Cell {
-    Cell::planned(Plan { id, first: false, ..Plan::default() }).await
+async fn waiting_replica(id: u64) -> Cell {
+    Cell::start_with_options(CellOptions { id, begins_cell: false, ..CellOptions::default() }).await
 }
 
-async fn add(cell: &Cell, id: u64, name: &str, address: &str) -> Got {
+async fn add(cell: &Cell, id: u64, name: &str, address: &str) -> TestResponse {
     cell.ask("POST /v1/masters", json!({ "id": id, "name": name, "address": address })).await
 }
 
@@ -32,7 +32,7 @@ async fn voters(cell: &Cell) -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_not_there_gets_no_vote() {
     let cell = Cell::start().await;
-    let third = waiting(3).await;
+    let third = waiting_replica(3).await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
     let cases = [
         // The leader itself under another number.
@@ -57,26 +57,28 @@ async fn strangers_and_absurd_terms_change_nothing() {
     let cell = Cell::start().await;
     let handle = cell.handle();
     let before = handle.status();
-    let era = handle.replicated().with(|view| view.era);
+    let log_epoch = handle.replicated().with(|view| view.log_epoch);
     let peers = HttpPeers::new(None);
     let here = Peer { name: "m1".into(), address: cell.address.clone() };
     for (from, claimed) in [(9, 9), (9, 1), (1, 1)] {
         for term in [before.term + 5, u64::MAX] {
-            for call in [RaftCall::standing(term, claimed), RaftCall::leading(term, claimed)] {
-                let call = PeerCall::Raft { era, from, call };
+            for call in [RaftCall::vote_request(term, claimed), RaftCall::heartbeat(term, claimed)]
+            {
+                let call = PeerCall::Raft { log_epoch, from, call };
                 for answer in [
                     peers.call(1, here.clone(), call.clone()).await.unwrap(),
-                    handle.answer_peer(Some("m9"), call).await,
+                    handle.handle_peer_call(Some("m9"), call).await,
                 ] {
-                    let is_refused = matches!(answer, PeerAnswer::Raft(RaftAnswer::Refused { .. }));
+                    let is_refused =
+                        matches!(answer, PeerAnswer::Raft(RaftAnswer::Rejected { .. }));
                     assert!(is_refused, "{from} as {claimed}: {answer:?}");
                 }
             }
         }
     }
     let (shard, term) = (1, before.term);
-    let forward = LinkForward { shard, term, ..LinkForward::default() };
-    let answer = handle.answer_peer(Some("m9"), PeerCall::Forward(forward)).await;
+    let forward = LinkShardReport { shard, term, ..LinkShardReport::default() };
+    let answer = handle.handle_peer_call(Some("m9"), PeerCall::Forward(forward)).await;
     assert!(matches!(answer, PeerAnswer::Forwarded(false)), "in another's name: {answer:?}");
     cell.must("POST /v1/users", json!({ "name": "still-served" })).await;
     assert_eq!(handle.status().term, before.term);
@@ -86,7 +88,7 @@ async fn strangers_and_absurd_terms_change_nothing() {
 async fn a_replica_that_answers_is_taken_in_and_let_go() {
     let cell = Cell::start().await;
     cell.must("POST /v1/users", json!({ "name": "before" })).await;
-    let second = waiting(2).await;
+    let second = waiting_replica(2).await;
     let got = add(&cell, 2, "m2", &second.address).await;
     assert_eq!(got.status, 200, "{}", got.text);
     assert_eq!(voters(&cell).await, [1, 2]);
@@ -97,7 +99,7 @@ async fn a_replica_that_answers_is_taken_in_and_let_go() {
     assert_eq!((moved.status, moved.code()), (307, "not-leader"), "{}", moved.text);
     assert_eq!(moved.header("location"), format!("http://{}/v1/users", cell.address));
     let index = cell.must("POST /v1/users", json!({ "name": "after" })).await.body["index"].clone();
-    let mut applied = second.handle().changed();
+    let mut applied = second.handle().watch_applied();
     let index = index.as_u64().unwrap();
     within(applied.wait_for(|at| *at >= index)).await.unwrap();
     for name in ["before", "after"] {
@@ -112,10 +114,10 @@ async fn a_replica_that_answers_is_taken_in_and_let_go() {
 async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else() {
     let cell = Cell::start().await;
     cell.must("POST /v1/users", json!({ "name": "ubar" })).await;
-    let second = waiting(2).await;
+    let second = waiting_replica(2).await;
     assert_eq!(add(&cell, 2, "m2", &second.address).await.status, 200);
     let index = cell.handle().read().index;
-    let mut applied = second.handle().changed();
+    let mut applied = second.handle().watch_applied();
     within(applied.wait_for(|at| *at >= index)).await.unwrap();
     second.must("GET /v1/users/ubar", NONE).await;
     assert_eq!(second.must("GET /readyz", NONE).await.text, "ready\n");
@@ -136,11 +138,11 @@ async fn a_replica_that_was_removed_and_runs_on_says_so_and_answers_nothing_else
     let client = second.client(None);
     let machine = Name::new("m1").unwrap();
     let digest = Token::new(&"ab".repeat(32)).unwrap();
-    let wanted = HoldersRequest { machine, digest, task: None };
+    let request = HoldersRequest { machine, digest, task: None };
     let log = within(client.log_after(0, Span(10))).await.map(drop);
-    let holders = within(client.holders(&wanted)).await.map(drop);
-    for told in [log, holders] {
-        assert_eq!(told.unwrap_err().code(), Some(Code::NotReady));
+    let holders = within(client.holders(&request)).await.map(drop);
+    for response in [log, holders] {
+        assert_eq!(response.unwrap_err().code(), Some(Code::NotReady));
     }
     assert_eq!(second.must("GET /v1/masters", NONE).await.body["role"], "removed");
     assert_eq!(second.must("GET /healthz", NONE).await.text, "ok\n");

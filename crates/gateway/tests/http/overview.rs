@@ -3,7 +3,7 @@
 use crate::support::{Cell, machine, within};
 use axum::body::Body;
 use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT};
-use cellwright_cell::machine::ShortageReport;
+use cellwright_cell::machine::ResourcePressureReport;
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::time::Span;
@@ -51,11 +51,11 @@ async fn a_watch_sends_the_whole_picture_and_then_what_differs() {
 }
 
 /// A poll of the agent of `m1` that measured nothing, for nothing runs there.
-async fn measured(cell: &Cell, number: u64) {
-    polled(cell, number, vec![]).await;
+async fn poll_measured(cell: &Cell, number: u64) {
+    poll_agent(cell, number, vec![]).await;
 }
 
-async fn polled(cell: &Cell, number: u64, shortages: Vec<ShortageReport>) {
+async fn poll_agent(cell: &Cell, number: u64, shortages: Vec<ResourcePressureReport>) {
     let report = AgentReport {
         format: REPORT_FORMAT,
         machine: Name::new("m1").unwrap(),
@@ -81,12 +81,12 @@ async fn what_agents_measure_is_in_the_picture_and_at_the_machine() {
     cell.furnish(1).await;
     let before = cell.must("GET /v1/machines/m1", NONE).await;
     assert_eq!(before.body["item"]["used"], NONE);
-    measured(&cell, 1).await;
+    poll_measured(&cell, 1).await;
     let after = cell.must("GET /v1/machines/m1", NONE).await;
     assert_eq!(after.body["item"]["used"]["cpu"], 0, "known, and nothing");
-    let picture = cell.must("GET /v1/overview", NONE).await.body;
-    assert_eq!(picture["machines"]["cpu_used"], json!([0]));
-    assert_eq!(picture["machines_measured"], 1);
+    let overview = cell.must("GET /v1/overview", NONE).await.body;
+    assert_eq!(overview["machines"]["cpu_used"], json!([0]));
+    assert_eq!(overview["machines_measured"], 1);
     let tasks = cell.must("GET /v1/machines/m1/tasks", NONE).await;
     assert_eq!(tasks.body["items"], json!([]));
     let missing = cell.ask("GET /v1/machines/nowhere/tasks", NONE).await;
@@ -98,11 +98,12 @@ async fn what_a_machine_is_short_of_is_in_the_picture_and_at_the_machine() {
     let cell = Cell::start().await;
     cell.furnish(1).await;
     let (dimension, lasted) = (Dimension::DiskRate, Span::seconds(60));
-    let mut applied = cell.handle().changed();
+    let mut applied = cell.handle().watch_applied();
     let mut number = 0;
     let machine = loop {
         number += 1;
-        polled(&cell, number, vec![ShortageReport { dimension, lasted, asked: 1 }]).await;
+        poll_agent(&cell, number, vec![ResourcePressureReport { dimension, lasted, asked: 1 }])
+            .await;
         let machine = cell.must("GET /v1/machines/m1", NONE).await.body["item"].clone();
         if machine["shortages"] != json!([]) {
             break machine;
@@ -113,8 +114,8 @@ async fn what_a_machine_is_short_of_is_in_the_picture_and_at_the_machine() {
     assert_eq!((&short["dimension"], &short["over"]), (&json!("disk_rate"), &json!(false)));
     assert_eq!(machine["available"]["cpu"], 0, "nothing for others");
     assert_ne!(machine["available_prod"]["cpu"], 0);
-    let picture = cell.must("GET /v1/overview", NONE).await.body;
-    assert_eq!(picture["machines"]["state"], json!([8]));
+    let overview = cell.must("GET /v1/overview", NONE).await.body;
+    assert_eq!(overview["machines"]["state"], json!([8]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

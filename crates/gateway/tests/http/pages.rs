@@ -1,6 +1,6 @@
 //! Web pages: whatever a browser can be made to send to an open master is refused, on every route.
 
-use crate::support::{Cell, Got, digest_of, within};
+use crate::support::{Cell, TestResponse, digest_of, within};
 use axum::body::Body;
 use cellwright_api::routes::{Route, routes};
 use cellwright_master::handle::Caller;
@@ -26,7 +26,12 @@ fn targets() -> Vec<String> {
 }
 
 /// One request as a browser writes it: the host is the page's to choose.
-async fn browse(cell: &Cell, target: &str, headers: &[(&str, &str)], body: &'static str) -> Got {
+async fn send_as_browser(
+    cell: &Cell,
+    target: &str,
+    headers: &[(&str, &str)],
+    body: &'static str,
+) -> TestResponse {
     let (method, path) = target.split_once(' ').unwrap();
     let mut request = hyper::Request::builder().method(method).uri(path);
     for (name, value) in headers {
@@ -36,12 +41,12 @@ async fn browse(cell: &Cell, target: &str, headers: &[(&str, &str)], body: &'sta
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let asked = sender.send_request(request.body(Body::from(body)).unwrap());
-    let response = within(asked).await.unwrap();
+    let pending_response = sender.send_request(request.body(Body::from(body)).unwrap());
+    let response = within(pending_response).await.unwrap();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let bytes = within(response.into_body().collect()).await.unwrap().to_bytes();
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    Got { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null), text }
+    TestResponse { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null), text }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,13 +64,14 @@ async fn pages_of_other_names_and_origins_are_refused_on_every_route() {
             (vec![("host", own), ("origin", "null")], "origin"),
             (vec![("host", own), ("sec-fetch-site", "cross-site")], "sec-fetch-site"),
         ] {
-            let got = browse(&cell, &target, &headers, "").await;
+            let got = send_as_browser(&cell, &target, &headers, "").await;
             assert_eq!((got.status, got.code()), (403, "not-allowed"), "{target} {headers:?}");
             assert_eq!(got.body["details"]["header"], named, "{target} {headers:?}");
         }
     }
     let itself = format!("http://{own}");
-    let got = browse(&cell, "GET /v1/jobs", &[("host", own), ("origin", &itself)], "").await;
+    let got =
+        send_as_browser(&cell, "GET /v1/jobs", &[("host", own), ("origin", &itself)], "").await;
     assert_eq!(got.status, 200, "{}", got.text);
 }
 
@@ -77,7 +83,7 @@ async fn bodies_a_form_can_send_are_refused_on_every_route() {
         for media in [None, Some("text/plain"), Some("application/x-www-form-urlencoded")] {
             let mut headers = vec![host];
             headers.extend(media.map(|media| ("content-type", media)));
-            let got = browse(&cell, &target, &headers, "{}").await;
+            let got = send_as_browser(&cell, &target, &headers, "{}").await;
             let found = (got.status, got.code());
             assert_eq!(found, (415, "unsupported-media-type"), "{target} {media:?}: {}", got.text);
         }
@@ -96,7 +102,7 @@ async fn each_route_takes_its_own_kind_of_body() {
         ("POST /internal/lease".to_owned(), json, "application/postcard"),
     ] {
         let host = ("host", cell.address.as_str());
-        let got = browse(&cell, &target, &[host, ("content-type", media)], "{}").await;
+        let got = send_as_browser(&cell, &target, &[host, ("content-type", media)], "{}").await;
         assert_eq!((got.status, got.code()), (415, "unsupported-media-type"), "{target}");
         assert_eq!(got.body["details"]["allowed"], allowed, "{target}: {}", got.text);
     }

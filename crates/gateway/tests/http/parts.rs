@@ -3,7 +3,7 @@
 use crate::support::{Cell, within};
 use axum::body::Body;
 use bytes::Bytes;
-use cellwright_api::client::parts::POLL_PATH;
+use cellwright_api::client::internal_calls::POLL_PATH;
 use cellwright_api::error::Code;
 use cellwright_api::internal::{
     AgentOrders, LeaseRequest, LogAnswer, PassStatistics, Proposal, REPORT_FORMAT,
@@ -39,9 +39,9 @@ async fn a_scheduler_follows_and_places_and_does_nothing_else() {
     let ubar = Name::new("ubar").unwrap();
     let remove = Command::RemoveUser { name: ubar.clone(), expect: None };
     let verdicts = within(client.propose(&proposal(scheduler("s1"), remove))).await.unwrap();
-    let refused = verdicts.verdicts[0].as_ref().unwrap_err().to_string();
+    let rejected = verdicts.verdicts[0].as_ref().unwrap_err().to_string();
     let want = "remove_user is not for scheduler:s1; allowed: users with manage_users";
-    assert_eq!(refused, want);
+    assert_eq!(rejected, want);
     // In nobody else's name, not even that of whoever may.
     for (by, code) in [
         (Actor::User(ubar), Code::BadField),
@@ -60,7 +60,7 @@ async fn a_scheduler_asks_for_leases_in_its_own_name() {
     let client = cell.client(Some(&Caller::Scheduler(Name::new("s1").unwrap())));
     let ask = |scheduler: &str| LeaseRequest {
         scheduler: scheduler.into(),
-        lane: String::new(),
+        scheduler_shard: String::new(),
         passes: PassStatistics::default(),
         wall: cellwright_identity::clock::wall(),
     };

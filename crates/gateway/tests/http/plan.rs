@@ -8,34 +8,34 @@ use cellwright_cell::task::ExitClass;
 use cellwright_master::handle::Caller;
 use serde_json::{Value, json};
 
-pub async fn system(cell: &Cell, command: Command) -> Done {
-    let by = Caller::sender_of(&command, &cell.handle().read().state);
+pub async fn submit_as_system(cell: &Cell, command: Command) -> Done {
+    let by = Caller::default_sender(&command, &cell.handle().read().state);
     cell.handle().submit(&by, None, command).await.unwrap().verdict.unwrap()
 }
 
-fn place(task: u32, attempt: u32, machine: u32) -> Group {
+fn placement(task: u32, attempt: u32, machine: u32) -> Group {
     let (task, machine) = (TaskId(task), MachineId(machine));
     let (ports, devices) = (Vec::new(), Vec::new());
     let assignment = Assignment { task, attempt, machine, alloc: None, ports, devices };
     Group { victims: Vec::new(), assignments: vec![assignment] }
 }
 
-pub async fn report(cell: &Cell, machine: u32, task: u32, attempt: u32, what: Observed) {
-    let reports = vec![TaskReport { task: TaskId(task), attempt, what }];
+pub async fn report(cell: &Cell, machine: u32, task: u32, attempt: u32, observed: Observed) {
+    let reports = vec![TaskReport { task: TaskId(task), attempt, what: observed }];
     let machine = MachineId(machine);
-    system(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
+    submit_as_system(cell, Command::TaskReports { machine, incarnation: 1, reports }).await;
 }
 
 /// `ubar/jfoo`, two tasks, running on `m1` and `m2`.
-pub async fn running() -> Cell {
+pub async fn running_cell() -> Cell {
     let cell = Cell::start().await;
     cell.furnish(2).await;
     cell.must("POST /v1/machines", machine("m2")).await;
     for number in 0..2 {
         let machine = MachineId(number);
-        system(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
-        let plan = Plan { made_at: 0, groups: vec![place(number, 0, number)] };
-        system(&cell, Command::CommitPlan(plan)).await;
+        submit_as_system(&cell, Command::MachineUp { machine, incarnation: 1 }).await;
+        let plan = Plan { made_at: 0, groups: vec![placement(number, 0, number)] };
+        submit_as_system(&cell, Command::CommitPlan(plan)).await;
         report(&cell, number, number, 1, Observed::Started).await;
     }
     cell
@@ -48,12 +48,12 @@ async fn plan(cell: &Cell, spec: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plan_tells_what_an_update_would_do_and_its_token_goes_stale_with_the_job() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let before = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
     let mut spec = job("jfoo", 3);
     spec["task"]["command"] = json!(["/bin/false"]);
-    let told = plan(&cell, spec.clone()).await;
-    let one = &told["jobs"][0];
+    let plan_view = plan(&cell, spec.clone()).await;
+    let one = &plan_view["jobs"][0];
     assert_eq!((&one["action"], &one["version"]), (&json!("update"), &json!(1)), "{one}");
     let changes = one["changes"].as_array().unwrap();
     let paths: Vec<_> = changes.iter().map(|c| (&c["path"], &c["class"])).collect();
@@ -68,27 +68,27 @@ async fn a_plan_tells_what_an_update_would_do_and_its_token_goes_stale_with_the_
     let after = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
     assert_eq!(before, after);
     let again = plan(&cell, spec.clone()).await;
-    let parts = |told: &Value| {
-        let token = told["token"].as_str().unwrap().to_owned();
+    let parts = |plan_view: &Value| {
+        let token = plan_view["token"].as_str().unwrap().to_owned();
         token.split('-').map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(parts(&again)[1..], parts(&told)[1..]);
+    assert_eq!(parts(&again)[1..], parts(&plan_view)[1..]);
     cell.must("PUT /v1/jobs/ubar/jfoo", spec.clone()).await;
     let done = plan(&cell, spec).await;
     assert_eq!(done["jobs"][0]["action"], "nothing");
-    assert_ne!(parts(&done)[1], parts(&told)[1]);
-    assert_eq!(parts(&done)[2], parts(&told)[2]);
+    assert_ne!(parts(&done)[1], parts(&plan_view)[1]);
+    assert_eq!(parts(&done)[2], parts(&plan_view)[2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_would_be_refused_or_wait_is_told_with_its_reasons() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let mut greedy = job("jfoo", 2);
     greedy["task"]["limits"] = json!({ "cpu": 100_000, "ram": 10 });
-    let told = plan(&cell, greedy).await;
-    let refused = &told["jobs"][0];
-    assert_eq!(refused["action"], "refused");
-    assert_eq!(refused["refused"]["code"], "quota-exceeded");
+    let plan_view = plan(&cell, greedy).await;
+    let rejected_job = &plan_view["jobs"][0];
+    assert_eq!(rejected_job["action"], "refused");
+    assert_eq!(rejected_job["refused"]["code"], "quota-exceeded");
     let mut nowhere = job("jnew", 2);
     nowhere["priority"] = json!(0);
     nowhere["constraints"] =
@@ -117,7 +117,7 @@ fn machines(reason: &Value) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let explain = async |path: &str| {
         cell.must(&format!("GET /v1/jobs/ubar/jfoo/{path}"), Value::Null).await.body["item"].clone()
     };
@@ -155,39 +155,43 @@ async fn a_task_is_explained_where_it_runs_when_it_fails_and_when_it_is_gone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_whose_tasks_have_not_passed_their_check_does_not_say_that_all_is_well() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let mut sick = job("sick", 1);
     sick["task"]["health"] = json!({ "probe": { "command": ["false"] } });
     let quota = json!({ "amount": { "cpu": 3000, "ram": 1000 } });
     cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": sick })).await;
-    let groups = vec![place(2, 0, 0)];
-    system(&cell, Command::CommitPlan(Plan { made_at: 0, groups })).await;
+    let groups = vec![placement(2, 0, 0)];
+    submit_as_system(&cell, Command::CommitPlan(Plan { made_at: 0, groups })).await;
     let read = async |path: &str| {
         cell.must(&format!("GET /v1/jobs/ubar/sick{path}"), Value::Null).await.body["item"].clone()
     };
     let task = read("/tasks/0").await;
     assert_eq!((&task["healthy"], &task["health"]), (&json!(false), &json!("not_yet_healthy")));
-    let told = read("/explain").await["text"].as_str().unwrap().to_owned();
-    assert!(!told.contains("Nothing keeps its tasks from running"), "{told}");
-    assert!(told.contains("has not passed its health check yet"), "{told}");
+    let explanation = read("/explain").await["text"].as_str().unwrap().to_owned();
+    assert!(!explanation.contains("Nothing keeps its tasks from running"), "{explanation}");
+    assert!(explanation.contains("has not passed its health check yet"), "{explanation}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_update_that_is_complete_is_planned_as_closed_and_otherwise_named_in_the_refusal() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let mut spec = job("jfoo", 2);
     spec["labels"] = json!({ "team": "search" });
     cell.must("PUT /v1/jobs/ubar/jfoo", spec.clone()).await;
     let view = cell.must("GET /v1/jobs/ubar/jfoo", Value::Null).await.body["item"].clone();
     assert_eq!((&view["version"], &view["update_complete"]), (&json!(2), &json!(true)));
     spec["labels"] = json!({ "team": "ads" });
-    let told = plan(&cell, spec.clone()).await["jobs"][0].clone();
-    assert_eq!((&told["action"], &told["closes_update"]), (&json!("update"), &json!(2)), "{told}");
+    let job_plan = plan(&cell, spec.clone()).await["jobs"][0].clone();
+    assert_eq!(
+        (&job_plan["action"], &job_plan["closes_update"]),
+        (&json!("update"), &json!(2)),
+        "{job_plan}"
+    );
     // The API itself closes nothing that nobody asked it to.
-    let refused = cell.ask("PUT /v1/jobs/ubar/jfoo", spec).await;
-    assert_eq!((refused.status, refused.code()), (409, "wrong-state"), "{}", refused.text);
-    assert!(refused.text.contains("cell update close ubar/jfoo"), "{}", refused.text);
+    let rejected = cell.ask("PUT /v1/jobs/ubar/jfoo", spec).await;
+    assert_eq!((rejected.status, rejected.code()), (409, "wrong-state"), "{}", rejected.text);
+    assert!(rejected.text.contains("cell update close ubar/jfoo"), "{}", rejected.text);
     cell.must("POST /v1/jobs/ubar/jfoo/close", Value::Null).await;
     let none = cell.ask("POST /v1/jobs/ubar/jfoo/undo", Value::Null).await;
     assert!(none.text.contains("cell status ubar/jfoo"), "{}", none.text);
@@ -195,18 +199,18 @@ async fn an_update_that_is_complete_is_planned_as_closed_and_otherwise_named_in_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn to_stop_a_task_that_there_is_not_says_how_many_there_are() {
-    let cell = running().await;
+    let cell = running_cell().await;
     for request in ["DELETE /v1/jobs/ubar/jfoo/tasks/9", "GET /v1/jobs/ubar/jfoo/tasks/9"] {
         let answer = cell.ask(request, Value::Null).await;
         assert_eq!((answer.status, answer.code()), (404, "no-such-task"), "{}", answer.text);
-        let said = "there is no task ubar/jfoo/9; it has 2";
-        assert!(answer.text.contains(said), "{request}: {}", answer.text);
+        let expected = "there is no task ubar/jfoo/9; it has 2";
+        assert!(answer.text.contains(expected), "{request}: {}", answer.text);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_gave_way_says_to_whom_and_not_who_saw_it() {
-    let cell = running().await;
+    let cell = running_cell().await;
     let mut boss = job("boss", 1);
     boss["priority"] = json!(150);
     boss["task"]["limits"] = json!({ "cpu": 1000, "ram": 10 });
@@ -214,13 +218,13 @@ async fn one_that_gave_way_says_to_whom_and_not_who_saw_it() {
     cell.must("PUT /v1/users/ubar/quota/batch", quota).await;
     cell.must("POST /v1/jobs", json!({ "owner": "ubar", "spec": boss })).await;
     let victims = vec![Victim { task: TaskId(0), attempt: 1 }];
-    let group = Group { victims, ..place(2, 0, 0) };
-    system(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
+    let group = Group { victims, ..placement(2, 0, 0) };
+    submit_as_system(&cell, Command::CommitPlan(Plan { made_at: 0, groups: vec![group] })).await;
     report(&cell, 0, 0, 1, Observed::Stopped).await;
     let path = "GET /v1/jobs/ubar/jfoo/tasks/0/explain";
-    let told = cell.must(path, Value::Null).await.body["item"].clone();
-    let text = told["text"].as_str().unwrap();
+    let item = cell.must(path, Value::Null).await.body["item"].clone();
+    let text = item["text"].as_str().unwrap();
     let last = "Last: evicted from m1, pending again: preempted by ubar/boss/0";
     assert!(text.contains(last), "{text}");
-    assert_eq!(told["last_end"]["reason"], "preempted", "{told}");
+    assert_eq!(item["last_end"]["reason"], "preempted", "{item}");
 }

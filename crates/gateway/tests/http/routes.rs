@@ -1,8 +1,8 @@
 //! What routes answer, noun by noun. That none is forgotten is seen to in `every`.
 
-use crate::support::{Cell, Plan, digest_of, job, machine, user};
+use crate::support::{Cell, CellOptions, digest_of, job, machine, user};
 use axum::body::Body;
-use cellwright_gateway::http::ApiSettings;
+use cellwright_gateway::http::ApiConfig;
 use cellwright_master::handle::Caller;
 use cellwright_store::Role;
 use cellwright_supervise::Supervisor;
@@ -175,7 +175,7 @@ async fn service(cell: &Cell) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nouns_are_made_changed_read_and_removed() {
     let authority = Some("ab".repeat(32));
-    let cell = Cell::start_with(ApiSettings { authority, ..ApiSettings::default() }).await;
+    let cell = Cell::start_with(ApiConfig { authority, ..ApiConfig::default() }).await;
     cell.furnish(3).await;
     jobs(&cell).await;
     machines(&cell).await;
@@ -193,10 +193,14 @@ async fn nouns_are_made_changed_read_and_removed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_tells_that_something_essential_is_over() {
     // In the product the process ends here; whoever asks before it has is told.
-    let supervisor = Supervisor::telling(Arc::new(|_| {}));
-    let cell = Cell::planned(Plan { supervisor: supervisor.clone(), ..Plan::default() }).await;
+    let supervisor = Supervisor::with_hook(Arc::new(|_| {}));
+    let cell = Cell::start_with_options(CellOptions {
+        supervisor: supervisor.clone(),
+        ..CellOptions::default()
+    })
+    .await;
     assert_eq!(cell.must("GET /healthz", NONE).await.text, "ok\n");
-    supervisor.fell("the core loop ended");
+    supervisor.report_failure("the core loop ended");
     let got = cell.send(None, "GET /healthz", &[], Body::empty()).await;
     assert_eq!((got.status, got.code()), (503, "not-ready"), "{}", got.text);
     assert!(got.text.contains("the core loop ended"), "{}", got.text);
@@ -204,8 +208,8 @@ async fn health_tells_that_something_essential_is_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_tells_that_consensus_is_over() {
-    let supervisor = Supervisor::telling(Arc::new(|_| {}));
-    let cell = Cell::planned(Plan { supervisor, ..Plan::default() }).await;
+    let supervisor = Supervisor::with_hook(Arc::new(|_| {}));
+    let cell = Cell::start_with_options(CellOptions { supervisor, ..CellOptions::default() }).await;
     cell.handle().replica().shutdown().await;
     let mut status = cell.handle().watch();
     status.wait_for(|status| status.role == Role::Stopped).await.unwrap();

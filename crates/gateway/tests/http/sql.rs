@@ -1,7 +1,7 @@
 //! History in tables, asked over the API of a running master.
 
 use crate::agent::run_first_task;
-use crate::support::{Cell, Folder, Plan, machine, within};
+use crate::support::{Cell, CellOptions, Folder, machine, within};
 use cellwright_api::internal::{AgentReport, Epoch, REPORT_FORMAT, TaskUsage};
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
@@ -10,7 +10,7 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::time::Span;
 use cellwright_history::Value as SqlValue;
 use cellwright_master::handle::Caller;
-use cellwright_master::history::HistoryDesk;
+use cellwright_master::history::HistoryService;
 use cellwright_supervise::Supervisor;
 use serde_json::{Value, json};
 use std::sync::mpsc;
@@ -123,7 +123,7 @@ async fn the_metrics_page_says_how_far_behind_history_is() {
 }
 
 /// A poll of the agent of `m1`, on which the first task ran a while, at this replica.
-async fn used(cell: &Cell, number: u64, cpu: u64) {
+async fn report_usage(cell: &Cell, number: u64, cpu: u64) {
     let (task, attempt) = (TaskId(0), 1);
     let used = Resources { cpu, ram: 1 << 20, ..Resources::ZERO };
     let running = ObservedState::Running { healthy: true };
@@ -147,15 +147,20 @@ async fn used(cell: &Cell, number: u64, cpu: u64) {
 }
 
 /// Two replicas, and a task that runs.
-async fn two() -> (Cell, Cell) {
+async fn two_replicas() -> (Cell, Cell) {
     let first = Cell::start().await;
     first.furnish(1).await;
     run_first_task(&first).await;
-    let second = Cell::planned(Plan { id: 2, first: false, ..Plan::default() }).await;
+    let second = Cell::start_with_options(CellOptions {
+        id: 2,
+        begins_cell: false,
+        ..CellOptions::default()
+    })
+    .await;
     let member = json!({ "id": 2, "name": "m2", "address": second.address });
     first.must("POST /v1/masters", member).await;
     let index = first.handle().read().index;
-    let mut applied = second.handle().changed();
+    let mut applied = second.handle().watch_applied();
     within(applied.wait_for(|at| *at >= index)).await.unwrap();
     (first, second)
 }
@@ -166,30 +171,30 @@ const USAGE: &str = "select user, job, machine, max(cpu_max), sum(samples) from 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn usage_told_to_one_replica_is_in_the_answers_of_all() {
-    let (first, mut second) = two().await;
-    used(&second, 1, 700).await;
+    let (first, mut second) = two_replicas().await;
+    report_usage(&second, 1, 700).await;
     let measured = json!([["ubar", "jfoo", "m1", 700, 1]]);
     for cell in [&second, &first] {
         assert_eq!(rows(cell, USAGE).await, measured, "measured, and written nowhere yet");
     }
-    used(&second, 2, 300).await;
+    report_usage(&second, 2, 300).await;
     let expected = json!([["ubar", "jfoo", "m1", 700, 2]]);
     assert_eq!(rows(&second, USAGE).await, expected);
     // Written by the one; the other asks for it when what it was told before is some seconds old.
-    second.keeper.take().unwrap().stop().await;
+    second.history_keeper.take().unwrap().stop().await;
     assert_eq!(rows(&second, USAGE).await, expected, "once, and not twice");
-    let asked = async {
+    let querying = async {
         while rows(&first, USAGE).await != expected {
             tokio::task::yield_now().await;
         }
     };
-    within(asked).await;
+    within(querying).await;
     // A keeper that begins fetches it, and has it when the other is gone.
     let folder = Folder::new();
-    let desk = HistoryDesk::new(&folder.0, first.handle().replicated().clone(), <_>::default());
+    let desk = HistoryService::new(&folder.0, first.handle().replicated().clone(), <_>::default());
     desk.attach(first.handle());
-    let settings = cellwright_history::Settings::default();
-    let keeper = desk.keep(&folder.0, settings, &Supervisor::default()).unwrap();
+    let settings = cellwright_history::RetentionConfig::default();
+    let keeper = desk.start_writer(&folder.0, settings, &Supervisor::default()).unwrap();
     let fetched = async {
         let any = "select count(*) > 0 from usage_daily".to_owned();
         loop {

@@ -2,15 +2,15 @@
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, Response};
-use cellwright_api::client::{Client, Settings as ClientSettings};
+use cellwright_api::client::{ApiClientConfig as ClientSettings, Client};
 use cellwright_api::routes::{Operation, Route, routes};
 use cellwright_cell::command::{Command, ControllerName};
 use cellwright_cell::name::Name;
 use cellwright_gateway::access::caller::Unauthenticated;
-use cellwright_gateway::access::listener::{ConnInfo, Door, Gate, Limits};
+use cellwright_gateway::access::listener::{Authenticator, ConnInfo, Listener, ListenerLimits};
 use cellwright_gateway::http::blob_peers::HttpBlobPeers;
-use cellwright_gateway::http::files::Files;
-use cellwright_gateway::http::{Api, ApiSettings, is_of_console};
+use cellwright_gateway::http::master_services::MasterServices;
+use cellwright_gateway::http::{Api, ApiConfig, is_of_console};
 use cellwright_gateway::http_peers::HttpPeers;
 use cellwright_gateway::membership::Membership;
 use cellwright_identity::secret::{Secret, hex, sha256};
@@ -18,10 +18,10 @@ use cellwright_identity::spiffe::Part;
 use cellwright_master::blobs::BlobStore;
 use cellwright_master::checkpoint::Checkpoints;
 use cellwright_master::clock::SystemClock;
-use cellwright_master::handle::{Caller, Handle};
-use cellwright_master::history::{HistoryDesk, Keeper};
-use cellwright_master::master::{Master, World};
-use cellwright_master::settings::Settings;
+use cellwright_master::config::MasterConfig;
+use cellwright_master::handle::{Caller, MasterHandle};
+use cellwright_master::history::{HistoryService, HistoryWriter};
+use cellwright_master::master::{Environment, Master};
 use cellwright_store::{Disk, Peer, RealDisk, Role};
 use cellwright_supervise::Supervisor;
 use http_body_util::BodyExt;
@@ -63,7 +63,7 @@ impl Drop for Folder {
 /// and may do everything; `nobody` is turned away. Proving who one is has tests of
 /// its own.
 #[derive(Default)]
-struct Taken {
+struct TestAuthenticator {
     /// Who is not let in any more.
     barred: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -71,15 +71,19 @@ struct Taken {
 /// How replicas are known to each other here.
 pub const PEER: &str = "operator";
 
-impl Gate for Taken {
-    fn caller(&self, _: &ConnInfo, shown: Option<&[u8]>) -> Result<Caller, Unauthenticated> {
-        let text = shown.map_or(PEER, |bytes| std::str::from_utf8(bytes).unwrap());
+impl Authenticator for TestAuthenticator {
+    fn authenticate(
+        &self,
+        _: &ConnInfo,
+        authorization: Option<&[u8]>,
+    ) -> Result<Caller, Unauthenticated> {
+        let text = authorization.map_or(PEER, |bytes| std::str::from_utf8(bytes).unwrap());
         let text = text.trim_start_matches("Bearer ");
         if self.barred.lock().unwrap().contains(text) {
             // Whoever shows nothing is a replica here.
             return Err(match text {
-                PEER => Unauthenticated::Dismissed { part: Part::Master(Name::new("m2").unwrap()) },
-                _ => Unauthenticated::Token,
+                PEER => Unauthenticated::Revoked { part: Part::Master(Name::new("m2").unwrap()) },
+                _ => Unauthenticated::TokenNotAccepted,
             });
         }
         let (kind, name) = text.split_once(':').unwrap_or((text, ""));
@@ -90,15 +94,15 @@ impl Gate for Taken {
             "agent" => Caller::Agent(named()),
             "scheduler" => Caller::Scheduler(named()),
             "replica" => Caller::Replica(named()),
-            _ => return Err(Unauthenticated::Nothing),
+            _ => return Err(Unauthenticated::NoCredentials),
         })
     }
 
-    fn refused(&self, _: &ConnInfo, _: &str, _: &str, _: &str) {}
+    fn record_rejected(&self, _: &ConnInfo, _: &str, _: &str, _: &str) {}
 }
 
-/// How [`Taken`] is told.
-pub fn shown(caller: Option<&Caller>) -> String {
+/// How [`TestAuthenticator`] is told.
+pub fn caller_text(caller: Option<&Caller>) -> String {
     caller.map_or_else(|| "nobody".to_owned(), ToString::to_string)
 }
 
@@ -106,23 +110,23 @@ pub fn shown(caller: Option<&Caller>) -> String {
 pub const BLOB_LIMIT: u64 = 1 << 20;
 
 /// What differs between the cells of these tests.
-pub struct Plan {
+pub struct CellOptions {
     pub id: u64,
     /// Whether it begins a cell of its own; otherwise it waits to be taken into another.
-    pub first: bool,
-    pub api: ApiSettings,
-    pub master: Settings,
+    pub begins_cell: bool,
+    pub api: ApiConfig,
+    pub master: MasterConfig,
     pub blob_limit: u64,
     /// Put around the disk.
     pub disk: Option<fn(RealDisk) -> Arc<dyn Disk>>,
     pub supervisor: Supervisor,
 }
 
-impl Default for Plan {
-    fn default() -> Plan {
-        let (api, master) = (ApiSettings::default(), Settings::default());
+impl Default for CellOptions {
+    fn default() -> CellOptions {
+        let (api, master) = (ApiConfig::default(), MasterConfig::default());
         let (blob_limit, supervisor) = (BLOB_LIMIT, Supervisor::default());
-        Plan { id: 1, first: true, api, master, blob_limit, disk: None, supervisor }
+        CellOptions { id: 1, begins_cell: true, api, master, blob_limit, disk: None, supervisor }
     }
 }
 
@@ -136,29 +140,29 @@ pub struct Cell {
     /// Who is not let in any more, as [`shown`] says it.
     pub barred: Arc<Mutex<BTreeSet<String>>>,
     /// The other replicas.
-    pub others: Arc<HttpBlobPeers>,
-    door: JoinHandle<()>,
+    pub blob_peers: Arc<HttpBlobPeers>,
+    server_task: JoinHandle<()>,
     /// Who writes history.
-    pub keeper: Option<Keeper>,
+    pub history_keeper: Option<HistoryWriter>,
     _folder: Folder,
 }
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        self.door.abort();
+        self.server_task.abort();
     }
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Got {
+pub struct TestResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Value,
     pub text: String,
 }
 
-impl Got {
+impl TestResponse {
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or("")
     }
@@ -169,46 +173,49 @@ impl Got {
 
 impl Cell {
     pub async fn start() -> Cell {
-        Cell::planned(Plan::default()).await
+        Cell::start_with_options(CellOptions::default()).await
     }
 
-    pub async fn start_with(api: ApiSettings) -> Cell {
-        Cell::planned(Plan { api, ..Plan::default() }).await
+    pub async fn start_with(api: ApiConfig) -> Cell {
+        Cell::start_with_options(CellOptions { api, ..CellOptions::default() }).await
     }
 
-    pub async fn planned(plan: Plan) -> Cell {
+    pub async fn start_with_options(options: CellOptions) -> Cell {
         let folder = Folder::new();
         let disk = RealDisk::open(&folder.0).unwrap();
-        let disk: Arc<dyn Disk> = match plan.disk {
+        let disk: Arc<dyn Disk> = match options.disk {
             Some(around) => around(disk),
             None => Arc::new(disk),
         };
-        let door = Door::plain("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let address = door.address().unwrap().to_string();
+        let listener = Listener::plain("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let address = listener.address().unwrap().to_string();
         let peers = Arc::new(HttpPeers::new(None));
-        let world = World { disk, peers, clock: Arc::new(SystemClock) };
-        let supervisor = plan.supervisor;
-        let store =
-            cellwright_store::Settings { supervisor, ..cellwright_store::Settings::default() };
-        let master = Master::start(plan.id, plan.master, store, world).await.unwrap();
+        let world = Environment { disk, peers, clock: Arc::new(SystemClock) };
+        let supervisor = options.supervisor;
+        let store = cellwright_store::StoreConfig {
+            supervisor,
+            ..cellwright_store::StoreConfig::default()
+        };
+        let master = Master::start(options.id, options.master, store, world).await.unwrap();
         let handle = master.handle().clone();
-        if plan.first {
-            let peer = Peer { name: format!("m{}", plan.id), address: address.clone() };
-            handle.replica().bootstrap(BTreeMap::from([(plan.id, peer)])).await.unwrap();
-            lead(&handle).await;
+        if options.begins_cell {
+            let peer = Peer { name: format!("m{}", options.id), address: address.clone() };
+            handle.replica().bootstrap(BTreeMap::from([(options.id, peer)])).await.unwrap();
+            become_leader(&handle).await;
         }
-        let blobs = Arc::new(BlobStore::open(&folder.0, plan.blob_limit).unwrap());
-        let others = Arc::new(HttpBlobPeers {
+        let blobs = Arc::new(BlobStore::open(&folder.0, options.blob_limit).unwrap());
+        let blob_peers = Arc::new(HttpBlobPeers {
             client: Client::new(ClientSettings::new(vec![address.clone()])).unwrap(),
             replica: handle.replica().clone(),
             store: blobs.clone(),
         });
         let records = &handle.replicated().records;
-        let history = HistoryDesk::new(&folder.0, handle.replicated().clone(), <_>::default());
+        let history = HistoryService::new(&folder.0, handle.replicated().clone(), <_>::default());
         history.attach(&handle);
-        let kept = cellwright_history::Settings::default();
-        let keeper = history.keep(&folder.0, kept, &Supervisor::default()).unwrap();
-        let files = Files {
+        let history_config = cellwright_history::RetentionConfig::default();
+        let keeper =
+            history.start_writer(&folder.0, history_config, &Supervisor::default()).unwrap();
+        let services = MasterServices {
             history,
             replicated: handle.replicated().clone(),
             events: records.events.clone(),
@@ -216,36 +223,37 @@ impl Cell {
             checkpoints: Checkpoints::in_data(&folder.0, 3),
             replica: Name::new("m1").unwrap(),
             blobs: blobs.clone(),
-            peers: others.clone(),
+            peers: blob_peers.clone(),
         };
-        let membership = Membership { handle: handle.clone(), candidates: others.clone() };
-        let api = Api::new(handle, Arc::new(files), plan.api);
-        let gate = Taken::default();
-        let barred = gate.barred.clone();
+        let membership = Membership { handle: handle.clone(), candidates: blob_peers.clone() };
+        let api = Api::new(handle, Arc::new(services), options.api);
+        let authenticator = TestAuthenticator::default();
+        let barred = authenticator.barred.clone();
         let router = api.router().merge(membership.router());
-        let serving = door.serve(router, Arc::new(gate), Limits::default(), pending());
-        let (done, door) = (Mutex::default(), tokio::spawn(serving));
+        let serving =
+            listener.serve(router, Arc::new(authenticator), ListenerLimits::default(), pending());
+        let (done, server_task) = (Mutex::default(), tokio::spawn(serving));
         Cell {
             master,
             address,
             blobs,
             done,
             barred,
-            others,
-            door,
-            keeper: Some(keeper),
+            blob_peers,
+            server_task,
+            history_keeper: Some(keeper),
             _folder: folder,
         }
     }
 
-    pub fn handle(&self) -> &Handle {
+    pub fn handle(&self) -> &MasterHandle {
         self.master.handle()
     }
 
     /// A client of this cell; nobody in particular unless a caller is named.
     pub fn client(&self, caller: Option<&Caller>) -> Client {
         let mut settings = ClientSettings::new(vec![self.address.clone()]);
-        settings.token = caller.map(|caller| Secret::new(shown(Some(caller))));
+        settings.token = caller.map(|caller| Secret::new(caller_text(Some(caller))));
         Client::new(settings).unwrap()
     }
 
@@ -260,7 +268,8 @@ impl Cell {
     ) -> Response<Incoming> {
         let (method, path) = target.split_once(' ').unwrap();
         let mut request = Request::builder().method(method).uri(path);
-        request = request.header("host", &self.address).header("authorization", shown(caller));
+        request =
+            request.header("host", &self.address).header("authorization", caller_text(caller));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -270,8 +279,8 @@ impl Cell {
         let stream = TcpStream::connect(&self.address).await.unwrap();
         let (mut sender, connection) = handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let asked = sender.send_request(request.body(body).unwrap());
-        let response = within(asked).await.unwrap();
+        let pending_response = sender.send_request(request.body(body).unwrap());
+        let response = within(pending_response).await.unwrap();
         if response.status().as_u16() < 300 && !is_of_console(path) {
             self.done.lock().unwrap().insert(route(method, path).operation);
         }
@@ -285,17 +294,17 @@ impl Cell {
         target: &str,
         headers: &[(&str, &str)],
         body: Body,
-    ) -> Got {
+    ) -> TestResponse {
         let response = self.open(caller, target, headers, body).await;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let bytes = within(response.into_body().collect()).await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Got { status, headers, body, text }
+        TestResponse { status, headers, body, text }
     }
 
     /// As nobody in particular, who may do everything.
-    pub async fn ask(&self, target: &str, body: Value) -> Got {
+    pub async fn ask(&self, target: &str, body: Value) -> TestResponse {
         self.ask_as(&Caller::Operator, target, &[], body).await
     }
 
@@ -305,13 +314,13 @@ impl Cell {
         target: &str,
         headers: &[(&str, &str)],
         body: Value,
-    ) -> Got {
+    ) -> TestResponse {
         let body = if body.is_null() { Body::empty() } else { Body::from(body.to_string()) };
         self.send(Some(caller), target, headers, body).await
     }
 
     /// As [`Cell::ask`], where anything but success is a failure of the test.
-    pub async fn must(&self, target: &str, body: Value) -> Got {
+    pub async fn must(&self, target: &str, body: Value) -> TestResponse {
         let got = self.ask(target, body).await;
         assert!(got.status < 300, "{target}: {} {}", got.status, got.text);
         got
@@ -327,17 +336,17 @@ impl Cell {
     }
 }
 
-async fn lead(handle: &Handle) {
+async fn become_leader(handle: &MasterHandle) {
     let mut status = handle.replica().watch();
     within(status.wait_for(|status| status.role == Role::Leader)).await.unwrap();
     // The core hears of it a moment later than the replica.
-    let asked = async {
+    let leading = async {
         let by = Caller::Controller(ControllerName::Expire);
         while handle.submit(&by, None, Command::Expire).await.is_err() {
             tokio::task::yield_now().await;
         }
     };
-    within(asked).await;
+    within(leading).await;
 }
 
 /// Nothing here takes long; what does is stuck.
@@ -359,9 +368,9 @@ pub fn route(method: &str, path: &str) -> &'static Route {
     let path = path.split('?').next().unwrap();
     let parts: Vec<&str> = path.split('/').collect();
     let fits = |template: &str| {
-        let wanted: Vec<&str> = template.split('/').collect();
+        let expected: Vec<&str> = template.split('/').collect();
         let same = |(want, have): (&&str, &&str)| want.starts_with('{') || want == have;
-        wanted.len() == parts.len() && wanted.iter().zip(&parts).all(same)
+        expected.len() == parts.len() && expected.iter().zip(&parts).all(same)
     };
     let mut found: Vec<_> =
         routes().filter(|r| r.method.as_str() == method && fits(r.path)).collect();

@@ -1,6 +1,6 @@
 //! Watches over a real connection: what was there, what changes, and going on after a break.
 
-use crate::support::{Cell, job, shown, user, within};
+use crate::support::{Cell, caller_text, job, user, within};
 use axum::body::Body;
 use cellwright_api::client::JobFilter;
 use http_body_util::BodyExt;
@@ -72,7 +72,7 @@ async fn a_watch_ends_with_the_right_to_it() {
         let mut answer = cell.open(Some(&caller), target, &[], Body::empty()).await;
         assert_eq!(answer.status().as_u16(), 200);
         assert!(within(answer.frame()).await.is_some_and(|frame| frame.is_ok()));
-        cell.barred.lock().unwrap().insert(shown(Some(&caller)));
+        cell.barred.lock().unwrap().insert(caller_text(Some(&caller)));
         // Nothing happens meanwhile: the watch has to look by itself.
         within(async { while answer.frame().await.is_some() {} }).await;
         let again = cell.send(Some(&caller), target, &[], Body::empty()).await;
@@ -85,8 +85,8 @@ async fn a_watch_ends_with_the_right_to_it() {
 async fn a_watch_that_makes_no_sense_is_refused() {
     let cell = Cell::start().await;
     let client = cell.client(None);
-    let refused = within(client.watch_events(Some("nonsense".into())).next()).await;
-    let error = refused.unwrap_err();
+    let rejected = within(client.watch_events(Some("nonsense".into())).next()).await;
+    let error = rejected.unwrap_err();
     assert_eq!(error.code().map(|code| code.as_str()), Some("bad-parameter"), "{error}");
 }
 

@@ -7,9 +7,9 @@
 use crate::tables::{Kind, Table};
 
 /// Splitmix64: the seed is the whole state.
-pub struct Dice(pub u64);
+pub struct TestRng(pub u64);
 
-impl Dice {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -37,62 +37,62 @@ pub struct Statement {
     pub is_ordered: bool,
 }
 
-pub struct Grammar<'d> {
-    pub dice: &'d mut Dice,
+pub struct StatementGenerator<'d> {
+    pub rng: &'d mut TestRng,
     pub table: &'static Table,
     alias: Option<&'static str>,
 }
 
-impl Grammar<'_> {
-    pub fn new<'d>(dice: &'d mut Dice, table: &'static Table) -> Grammar<'d> {
-        let alias = if dice.one_in(3) { Some("t") } else { None };
-        Grammar { dice, table, alias }
+impl StatementGenerator<'_> {
+    pub fn new<'d>(rng: &'d mut TestRng, table: &'static Table) -> StatementGenerator<'d> {
+        let alias = if rng.one_in(3) { Some("t") } else { None };
+        StatementGenerator { rng, table, alias }
     }
 
     pub fn statement(&mut self) -> Statement {
-        let (core, width) = if self.dice.one_in(6) { self.distinct() } else { self.grouped() };
-        let (mut sql, width) = match self.dice.below(12) {
+        let (core, width) = if self.rng.one_in(6) { self.distinct() } else { self.grouped() };
+        let (mut sql, width) = match self.rng.below(12) {
             0 => (format!("select count(*), max(c1) from ({core}) q"), 2),
             1 => (format!("with q as ({core}) select * from q"), width),
             2 => (format!("select * from ({core}) where c1 is not null"), width),
             3 => {
                 let nulls = vec!["1"; width].join(", ");
-                let kind = self.dice.pick(&["union all", "union", "except", "intersect"]);
+                let kind = self.rng.pick(&["union all", "union", "except", "intersect"]);
                 (format!("{core} {kind} select {nulls}"), width)
             }
             _ => (core, width),
         };
-        let is_ordered = self.dice.one_in(2);
+        let is_ordered = self.rng.one_in(2);
         if is_ordered {
-            let by: Vec<String> = (1..=width).map(|nth| self.place(nth)).collect();
+            let by: Vec<String> = (1..=width).map(|nth| self.order_term(nth)).collect();
             sql = format!("{sql} order by {}", by.join(", "));
-            if self.dice.one_in(3) {
-                sql = format!("{sql} limit {}", self.dice.below(8));
-                if self.dice.one_in(2) {
-                    sql = format!("{sql} offset {}", self.dice.below(4));
+            if self.rng.one_in(3) {
+                sql = format!("{sql} limit {}", self.rng.below(8));
+                if self.rng.one_in(2) {
+                    sql = format!("{sql} offset {}", self.rng.below(4));
                 }
             }
         }
-        if self.dice.one_in(6) {
-            sql = self.commented(&sql);
+        if self.rng.one_in(6) {
+            sql = self.with_comments(&sql);
         }
         Statement { sql, is_ordered }
     }
 
-    fn place(&mut self, nth: usize) -> String {
-        let (way, nulls) = (
-            self.dice.pick(&["", " asc", " desc"]),
-            self.dice.pick(&["", "", " nulls first", " nulls last"]),
+    fn order_term(&mut self, nth: usize) -> String {
+        let (direction, nulls) = (
+            self.rng.pick(&["", " asc", " desc"]),
+            self.rng.pick(&["", "", " nulls first", " nulls last"]),
         );
-        format!("{nth}{way}{nulls}")
+        format!("{nth}{direction}{nulls}")
     }
 
     /// No text of ours has a space in it, so every space may be a comment.
-    fn commented(&mut self, sql: &str) -> String {
+    fn with_comments(&mut self, sql: &str) -> String {
         let mut words = sql.split(' ');
         let mut text = words.next().unwrap_or("").to_owned();
         for word in words {
-            let between = self.dice.pick(&[" ", " ", " ", "/* from */", " -- group by\n", "\t"]);
+            let between = self.rng.pick(&[" ", " ", " ", "/* from */", " -- group by\n", "\t"]);
             text = text + between + word;
         }
         text
@@ -100,7 +100,7 @@ impl Grammar<'_> {
 
     fn from(&mut self) -> String {
         let name = self.table.name;
-        let name = match self.dice.below(8) {
+        let name = match self.rng.below(8) {
             0 => format!("\"{name}\""),
             1 => format!("[{name}]"),
             2 => name.to_uppercase(),
@@ -110,7 +110,7 @@ impl Grammar<'_> {
             Some(alias) => format!("from {name} as {alias}"),
             None => format!("from {name}"),
         };
-        match self.dice.below(24) {
+        match self.rng.below(24) {
             0 => format!("{from} join (select 1 k union all select 2) j"),
             1 => format!("{from}, json_each('[1,2]') j"),
             2 => format!("{from} left join (select 'ann' k) j on user = k"),
@@ -119,7 +119,7 @@ impl Grammar<'_> {
     }
 
     fn filter(&mut self) -> String {
-        match self.dice.below(3) {
+        match self.rng.below(3) {
             0 => format!(" where {}", self.condition()),
             _ => String::new(),
         }
@@ -127,30 +127,30 @@ impl Grammar<'_> {
 
     fn condition(&mut self) -> String {
         let (a, b) = (self.value(1), self.value(1));
-        match self.dice.below(8) {
+        match self.rng.below(8) {
             0 => format!("{a} is not null"),
             1 => format!("{a} in ({b}, 1, 'ann')"),
             2 => format!("not ({a} > {b})"),
             3 => format!("{a} between {b} and 5"),
             4 => format!("{a} like '%a%'"),
-            5 => format!("day >= '2026-11-{:02}'", 1 + self.dice.below(12)),
+            5 => format!("day >= '2026-11-{:02}'", 1 + self.rng.below(12)),
             6 => format!("({a} < {b} or {b} is null)"),
             _ => {
-                let sign = self.dice.pick(&["=", "<>", "<", ">=", "is"]);
+                let sign = self.rng.pick(&["=", "<>", "<", ">=", "is"]);
                 format!("{a} {sign} {b}")
             }
         }
     }
 
     fn distinct(&mut self) -> (String, usize) {
-        let width = 1 + self.dice.below(3);
+        let width = 1 + self.rng.below(3);
         let mut items: Vec<String> = (1..=width)
             .map(|nth| {
                 let value = self.value(2);
                 format!("{value} as c{nth}")
             })
             .collect();
-        if self.dice.one_in(3) {
+        if self.rng.one_in(3) {
             let (first, from, filter) = (self.value(2), self.from(), self.filter());
             return (format!("select count(distinct {first}) c1 {from}{filter}"), 1);
         }
@@ -160,53 +160,53 @@ impl Grammar<'_> {
     }
 
     fn grouped(&mut self) -> (String, usize) {
-        let count = 1 + self.dice.below(2);
+        let count = 1 + self.rng.below(2);
         let terms: Vec<String> = (0..count).map(|_| self.value(2)).collect();
         let mut items = terms.clone();
-        for _ in 0..=self.dice.below(2) {
+        for _ in 0..=self.rng.below(2) {
             items.push(self.aggregate());
         }
         let names: Vec<String> = (1..=items.len()).map(|nth| format!("c{nth}")).collect();
         let by: Vec<String> = (0..count)
-            .map(|at| match self.dice.below(3) {
+            .map(|at| match self.rng.below(3) {
                 0 => (at + 1).to_string(),
                 1 => names[at].clone(),
                 _ => terms[at].clone(),
             })
             .collect();
-        let having = match self.dice.below(5) {
-            0 => format!(" having count(*) > {}", self.dice.below(4)),
+        let having = match self.rng.below(5) {
+            0 => format!(" having count(*) > {}", self.rng.below(4)),
             1 => {
-                let (one, sign) = (self.dice.pick(&names), self.dice.pick(&[">", "<", "is not"]));
-                format!(" having {one} {sign} {}", self.literal())
+                let (column, sign) = (self.rng.pick(&names), self.rng.pick(&[">", "<", "is not"]));
+                format!(" having {column} {sign} {}", self.literal())
             }
             _ => String::new(),
         };
-        let shown: Vec<String> = items
+        let selected: Vec<String> = items
             .iter()
             .zip(&names)
-            .map(|(item, name)| format!("{item} {}{name}", self.dice.pick(&["as ", ""])))
+            .map(|(item, name)| format!("{item} {}{name}", self.rng.pick(&["as ", ""])))
             .collect();
         let (from, filter) = (self.from(), self.filter());
-        let (shown, width, by) = (shown.join(", "), items.len(), by.join(", "));
-        (format!("select {shown} {from}{filter} group by {by}{having}"), width)
+        let (selected, width, by) = (selected.join(", "), items.len(), by.join(", "));
+        (format!("select {selected} {from}{filter} group by {by}{having}"), width)
     }
 
     fn aggregate(&mut self) -> String {
         let of = self.value(1);
-        let whole = match self.dice.below(9) {
+        let whole = match self.rng.below(9) {
             0 | 1 => "count(*)".to_owned(),
             2 => format!("count({of})"),
             3 => format!("count(distinct {of})"),
             4 => format!("min({of})"),
             5 => format!("max({of})"),
             _ => {
-                let name = self.dice.pick(&["sum", "avg", "total", "sum", "max"]);
-                let distinct = self.dice.pick(&["", "", "distinct "]);
+                let name = self.rng.pick(&["sum", "avg", "total", "sum", "max"]);
+                let distinct = self.rng.pick(&["", "", "distinct "]);
                 format!("{name}({distinct}{})", self.column(Kind::Integer))
             }
         };
-        match self.dice.below(10) {
+        match self.rng.below(10) {
             0 => format!("{whole} filter (where {})", self.condition()),
             1 => format!("round({whole}, 2)"),
             2 => format!("coalesce({whole}, -1)"),
@@ -216,23 +216,23 @@ impl Grammar<'_> {
 
     fn literal(&mut self) -> String {
         let literals = ["0", "1", "2", "-1", "'ann'", "'1'", "''", "1.5", "null", "'failed'"];
-        self.dice.pick(&literals).to_owned()
+        self.rng.pick(&literals).to_owned()
     }
 
     fn value(&mut self, depth: usize) -> String {
-        if self.dice.one_in(2) { self.integer(depth) } else { self.text(depth) }
+        if self.rng.one_in(2) { self.integer(depth) } else { self.text(depth) }
     }
 
     fn column(&mut self, kind: Kind) -> String {
         let is = |known: Kind| known == kind && known != Kind::Time;
         let columns = self.table.columns.iter().filter(|column| is(column.kind));
         let names: Vec<&str> = columns.map(|column| column.name).collect();
-        let name = self.dice.pick(&names);
-        self.spelt(name)
+        let name = self.rng.pick(&names);
+        self.spell_column(name)
     }
 
-    fn spelt(&mut self, name: &str) -> String {
-        match (self.dice.below(14), self.alias) {
+    fn spell_column(&mut self, name: &str) -> String {
+        match (self.rng.below(14), self.alias) {
             (0, _) => format!("\"{name}\""),
             (1, _) => format!("[{name}]"),
             (2, _) => name.to_uppercase(),
@@ -244,10 +244,10 @@ impl Grammar<'_> {
 
     fn time(&mut self) -> String {
         let time = match self.alias {
-            Some(alias) if self.dice.one_in(3) => format!("{alias}.time"),
-            _ => self.dice.pick(&["time", "time", "time", "time", "TIME", "\"time\""]).to_owned(),
+            Some(alias) if self.rng.one_in(3) => format!("{alias}.time"),
+            _ => self.rng.pick(&["time", "time", "time", "time", "TIME", "\"time\""]).to_owned(),
         };
-        match self.dice.below(12) {
+        match self.rng.below(12) {
             0 => time,
             1 => format!("{time} % 1000"),
             2 => format!("({time} / 7)"),
@@ -257,20 +257,20 @@ impl Grammar<'_> {
             6 => format!("-{time} / 86400000"),
             7 => format!("max({time} / 86400000, 3)"),
             8 => format!("{time}/1800000"),
-            _ => format!("{time} / {}", self.dice.pick(&["3600000", "86400000", "43200000"])),
+            _ => format!("{time} / {}", self.rng.pick(&["3600000", "86400000", "43200000"])),
         }
     }
 
     fn integer(&mut self, depth: usize) -> String {
-        if depth == 0 || self.dice.one_in(3) {
-            return match self.dice.below(10) {
-                0 => self.dice.pick(&["0", "1", "2", "-1", "3"]).to_owned(),
+        if depth == 0 || self.rng.one_in(3) {
+            return match self.rng.below(10) {
+                0 => self.rng.pick(&["0", "1", "2", "-1", "3"]).to_owned(),
                 1 | 2 => self.time(),
                 _ => self.column(Kind::Integer),
             };
         }
         let (a, b) = (self.integer(depth - 1), self.integer(depth - 1));
-        match self.dice.below(14) {
+        match self.rng.below(14) {
             0 => format!("({a} + {b})"),
             1 => format!("({a} - {b})"),
             2 => format!("({a} * 3)"),
@@ -289,23 +289,23 @@ impl Grammar<'_> {
     }
 
     fn text(&mut self, depth: usize) -> String {
-        if depth == 0 || self.dice.one_in(3) {
-            return match self.dice.below(12) {
-                0 => self.dice.pick(&["'x'", "'ann'", "'1'", "''"]).to_owned(),
+        if depth == 0 || self.rng.one_in(3) {
+            return match self.rng.below(12) {
+                0 => self.rng.pick(&["'x'", "'ann'", "'1'", "''"]).to_owned(),
                 _ => self.column(Kind::Text),
             };
         }
         let (a, b) = (self.text(depth - 1), self.text(depth - 1));
-        match self.dice.below(14) {
+        match self.rng.below(14) {
             0 | 1 => format!("({a} || {b})"),
-            2 => format!("substr({a}, {}, 3)", 1 + self.dice.below(8)),
+            2 => format!("substr({a}, {}, 3)", 1 + self.rng.below(8)),
             3 => format!("upper({a})"),
             4 => format!("coalesce({a}, {b})"),
             5 => format!("cast({} as text)", self.integer(depth - 1)),
-            6 => format!("date({}, 'unixepoch')", self.dated()),
+            6 => format!("date({}, 'unixepoch')", self.date_function()),
             7 | 8 => {
-                let format = self.dice.pick(&["%H", "%Y-%m", "%d", "%M", "%W", "%s", "%%%j"]);
-                format!("strftime('{format}', {}, 'unixepoch')", self.dated())
+                let format = self.rng.pick(&["%H", "%Y-%m", "%d", "%M", "%W", "%s", "%%%j"]);
+                format!("strftime('{format}', {}, 'unixepoch')", self.date_function())
             }
             9 => format!("typeof({})", self.integer(depth - 1)),
             10 => format!("nullif({a}, {b})"),
@@ -315,8 +315,8 @@ impl Grammar<'_> {
         }
     }
 
-    fn dated(&mut self) -> String {
+    fn date_function(&mut self) -> String {
         let forms = ["time / 1000", "time / 1000", "time/1000", "time / 1000.0", "time / 2000"];
-        self.dice.pick(&forms).to_owned()
+        self.rng.pick(&forms).to_owned()
     }
 }

@@ -26,7 +26,7 @@ fn window(task_index: u32, from: u64, until: u64) -> UsageRow {
         band: "batch".into(),
         samples: 1,
         average: amount(50),
-        most: amount(60),
+        peak: amount(60),
         reserved: amount(100),
         limit: amount(150),
     }
@@ -38,8 +38,8 @@ fn limits(rows: &[UsageRow]) -> Vec<(i64, i64)> {
     crate::store::History::open(folder.path(), crate::testing::settings()).unwrap();
     let args = [Value::Text("ann".into()), Value::Text("web".into()), Value::Integer(0)];
     let sql = query_of_console("HISTORY");
-    let reader = Reader::new(folder.path());
-    let answer = reader.query_with(rows, &sql, &args, Bounds::default()).unwrap();
+    let reader = HistoryReader::new(folder.path());
+    let answer = reader.query_with(rows, &sql, &args, QueryLimits::default()).unwrap();
     let number = |value: &Value| match value {
         Value::Integer(number) => *number,
         other => panic!("{other:?} is no number"),
@@ -59,8 +59,8 @@ fn a_limit_that_never_changed_is_drawn_level_from_the_first_window_on() {
         spans.iter().map(move |(from, until)| window(task, *from, *until)).collect::<Vec<_>>()
     };
     let middle = |minute: i64| minute * 60 + 30;
-    let one: Vec<(i64, i64)> = (2..=10).map(|minute| (middle(minute), 150)).collect();
-    assert_eq!(limits(&of(0, &first)), one);
+    let level: Vec<(i64, i64)> = (2..=10).map(|minute| (middle(minute), 150)).collect();
+    assert_eq!(limits(&of(0, &first)), level);
     let both = limits(&[of(0, &first), of(1, &second)].concat());
     let want = |minute: i64| (middle(minute), if minute < 4 { 150 } else { 300 });
     assert_eq!(both, (2..=10).map(want).collect::<Vec<_>>());

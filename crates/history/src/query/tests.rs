@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::store::History;
-use crate::testing::{BEGIN, DAY, Folder, ask, feed, number, settings, take};
+use crate::testing::{BEGIN, DAY, Folder, feed, ingest, number, query, settings};
 
 fn folder(count: u64) -> Folder {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
-    take(&mut history, &feed(count, 100));
+    ingest(&mut history, &feed(count, 100));
     folder
 }
 
 fn fails(folder: &Folder, sql: &str) -> QueryError {
-    Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap_err()
+    HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()).unwrap_err()
 }
 
 #[test]
@@ -73,14 +73,14 @@ fn codes_are_told_in_the_words_of_the_commands() {
         text("m3 drain started: requested"),
         Value::Null,
     ];
-    let answer = Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap();
+    let answer = HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()).unwrap();
     assert_eq!(answer.rows, [want]);
     // Every function that is described is there, and takes what it is said to take.
-    for (call, _) in crate::words::FUNCTIONS {
+    for (call, _) in crate::sql_functions::FUNCTIONS {
         let names = "'x' reason, 'code' exit_class, 1 exit_code, 'o' object, 'e' event,
             'm' machine, 'd' detail";
         let sql = format!("select {call} from (select {names})");
-        Reader::new(folder.path()).query(&sql, &[], Bounds::default()).unwrap();
+        HistoryReader::new(folder.path()).query(&sql, &[], QueryLimits::default()).unwrap();
     }
 }
 
@@ -110,40 +110,40 @@ fn nothing_but_reading_is_allowed() {
         "explain delete from recent_task_events",
     ] {
         let error = fails(&folder, sql);
-        let refused = matches!(error, QueryError::NotAllowed(_) | QueryError::Sql(_));
-        assert!(refused, "{sql}: {error:?}");
+        let rejected = matches!(error, QueryError::NotAllowed(_) | QueryError::Sql(_));
+        assert!(rejected, "{sql}: {error:?}");
     }
-    for (sql, word) in [
+    for (sql, expected) in [
         ("delete from events", "DELETE"),
         ("with x as (select 1) update events set user = 'eve'", "UPDATE"),
         ("insert into events select * from events", "INSERT"),
         ("vacuum", "VACUUM"),
     ] {
-        assert_eq!(fails(&folder, sql), QueryError::NotAllowed(word.to_owned()), "{sql}");
+        assert_eq!(fails(&folder, sql), QueryError::NotAllowed(expected.to_owned()), "{sql}");
     }
-    assert_eq!(number(&ask(&folder, "select count(*) from events")), 10);
+    assert_eq!(number(&query(&folder, "select count(*) from events")), 10);
 }
 
 #[test]
 fn what_a_query_takes_is_bounded() {
     let folder = folder(500);
-    let reader = Reader::new(folder.path());
-    let bounds = Bounds { time: Duration::ZERO, ..Bounds::default() };
+    let reader = HistoryReader::new(folder.path());
+    let limits = QueryLimits { max_time: Duration::ZERO, ..QueryLimits::default() };
     let endless = "with recursive n(x) as (select 1 union all select x + 1 from n)
                    select sum(x) from n";
-    assert_eq!(reader.query(endless, &[], bounds), Err(QueryError::TooSlow(Duration::ZERO)));
-    let bounds = Bounds { rows: 7, ..Bounds::default() };
-    let some = reader.query("select * from events", &[], bounds).unwrap();
+    assert_eq!(reader.query(endless, &[], limits), Err(QueryError::TooSlow(Duration::ZERO)));
+    let limits = QueryLimits { max_rows: 7, ..QueryLimits::default() };
+    let some = reader.query("select * from events", &[], limits).unwrap();
     assert_eq!((some.rows.len(), some.truncated), (7, true));
-    let bounds = Bounds { rows: 500, bytes: 1000, ..Bounds::default() };
-    let some = reader.query("select object from events", &[], bounds).unwrap();
+    let limits = QueryLimits { max_rows: 500, max_bytes: 1000, ..QueryLimits::default() };
+    let some = reader.query("select object from events", &[], limits).unwrap();
     assert!(some.truncated && some.rows.len() < 200, "{}", some.rows.len());
     // Within such a function nobody looks at the clock, for minutes.
     let slow = "select instr(hex(zeroblob(8000000)), hex(zeroblob(4000000)) || '1')";
     for sql in ["select zeroblob(1000000000)", "select length(hex(zeroblob(100000)))", slow] {
         assert_eq!(fails(&folder, sql).to_string(), "a value is too big; allowed: 131072 bytes");
     }
-    assert_eq!(number(&ask(&folder, "select length(hex(zeroblob(65000)))")), 130_000);
+    assert_eq!(number(&query(&folder, "select length(hex(zeroblob(65000)))")), 130_000);
     let deep = format!("select {}1{}", "(".repeat(5000), ")".repeat(5000));
     assert!(matches!(fails(&folder, &deep), QueryError::Sql(_)));
 }
@@ -153,13 +153,13 @@ fn a_query_that_nobody_waits_for_ends() {
     let folder = folder(10);
     let endless = "with recursive n(x) as (select 1 union all select x + 1 from n)
                    select sum(x) from n";
-    let bounds = Bounds { time: Duration::from_secs(3600), ..Bounds::default() };
+    let limits = QueryLimits { max_time: Duration::from_secs(3600), ..QueryLimits::default() };
     let stop = Arc::new(AtomicBool::new(false));
-    let reader = Reader::new(folder.path()).until(stop.clone());
-    assert!(!reader.is_over(Instant::now(), bounds.time));
+    let reader = HistoryReader::new(folder.path()).with_stop(stop.clone());
+    assert!(!reader.is_over(Instant::now(), limits.max_time));
     stop.store(true, Ordering::Relaxed);
-    assert!(reader.is_over(Instant::now(), bounds.time));
-    assert_eq!(reader.query(endless, &[], bounds), Err(QueryError::Stopped));
+    assert!(reader.is_over(Instant::now(), limits.max_time));
+    assert_eq!(reader.query(endless, &[], limits), Err(QueryError::Stopped));
 }
 
 #[test]
@@ -168,7 +168,9 @@ fn arguments_are_values_and_never_sql() {
     let ask = |value: &str| {
         let sql = "select count(*) from task_events where user = ?";
         let args = [Value::Text(value.to_owned())];
-        number(&Reader::new(folder.path()).query(sql, &args, Bounds::default()).unwrap())
+        number(
+            &HistoryReader::new(folder.path()).query(sql, &args, QueryLimits::default()).unwrap(),
+        )
     };
     assert!(ask("ann") > 0);
     assert_eq!(ask("ann' or '1' = '1"), 0);
@@ -178,7 +180,7 @@ fn arguments_are_values_and_never_sql() {
 fn archived_and_recent_rows_answer_alike_and_bounds_skip_files() {
     let (moved, whole) = (folder(1500), folder(1500));
     let mut history = History::open(moved.path(), settings()).unwrap();
-    let tidied = history.tidy(Time(BEGIN + 15 * DAY)).unwrap();
+    let tidied = history.enforce_retention(Time(BEGIN + 15 * DAY)).unwrap();
     assert!(tidied.archived_rows > 1000, "{tidied:?}");
     for sql in [
         "select count(*) from task_events",
@@ -197,7 +199,7 @@ fn archived_and_recent_rows_answer_alike_and_bounds_skip_files() {
         "select * from events order by time, log_index, position limit 700",
         "select * from task_events order by time desc, log_index desc, position desc limit 30",
     ] {
-        assert_eq!(ask(&moved, sql).rows, ask(&whole, sql).rows, "{sql}");
+        assert_eq!(query(&moved, sql).rows, query(&whole, sql).rows, "{sql}");
     }
     // Without the files of other days the same day still answers: they are not opened.
     for day in ["2026-11-02", "2026-11-05"] {
@@ -205,10 +207,10 @@ fn archived_and_recent_rows_answer_alike_and_bounds_skip_files() {
         std::fs::remove_file(path).unwrap();
     }
     let sql = "select count(*) from task_events where day = '2026-11-04'";
-    assert!(number(&ask(&moved, sql)) > 10);
+    assert!(number(&query(&moved, sql)) > 10);
     let from = BEGIN + 5 * DAY;
     let sql = format!("select count(*) from task_events where time >= {from}");
-    assert!(number(&ask(&moved, &sql)) > 10);
+    assert!(number(&query(&moved, &sql)) > 10);
     assert!(fails(&moved, "select count(*) from task_events").to_string().contains("ask again"));
 }
 
@@ -226,7 +228,7 @@ fn used(at: u64, nth: u32) -> UsageRow {
         band: "batch".into(),
         samples: 1,
         average: none,
-        most: none,
+        peak: none,
         reserved: none,
         limit: none,
     }
@@ -236,8 +238,8 @@ fn used(at: u64, nth: u32) -> UsageRow {
 fn putting_usage_before_a_query_counts_in_its_time() {
     let folder = folder(1);
     let rows: Vec<UsageRow> = (0..5000).map(|nth| used(BEGIN, nth)).collect();
-    let bounds = Bounds { time: Duration::ZERO, ..Bounds::default() };
-    let answer = Reader::new(folder.path()).query_with(&rows, "select 1", &[], bounds);
+    let limits = QueryLimits { max_time: Duration::ZERO, ..QueryLimits::default() };
+    let answer = HistoryReader::new(folder.path()).query_with(&rows, "select 1", &[], limits);
     assert_eq!(answer, Err(QueryError::TooSlow(Duration::ZERO)));
 }
 
@@ -246,11 +248,11 @@ fn usage_of_days_that_are_in_archives_is_not_shown_twice() {
     let folder = Folder::new();
     let mut history = History::open(folder.path(), settings()).unwrap();
     let (old, new) = (used(BEGIN, 1), used(BEGIN + 9 * DAY, 1));
-    history.take_usage(std::slice::from_ref(&old)).unwrap();
-    assert_eq!(history.tidy(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
+    history.ingest_usage(std::slice::from_ref(&old)).unwrap();
+    assert_eq!(history.enforce_retention(Time(BEGIN + 9 * DAY)).unwrap().archived_rows, 1);
     let sql = "select count(*), max(time) from usage";
-    let answer = Reader::new(folder.path())
-        .query_with(&[old, new.clone()], sql, &[], Bounds::default())
+    let answer = HistoryReader::new(folder.path())
+        .query_with(&[old, new.clone()], sql, &[], QueryLimits::default())
         .unwrap();
     let time = i64::try_from(new.time.0).unwrap();
     assert_eq!(answer.rows, [[Value::Integer(2), Value::Integer(time)]]);
@@ -264,7 +266,8 @@ fn check_damaged(folder: &Folder, path: &Path, damage: &str) {
         task_events group by 1",
         "select * from task_events",
     ] {
-        let error = Reader::new(folder.path()).query(sql, &[], Bounds::default()).unwrap_err();
+        let error =
+            HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()).unwrap_err();
         assert!(matches!(error, QueryError::Broken(_)), "{damage}: {error:?}");
         let text = error.to_string();
         assert!(text.contains(&path.display().to_string()), "{damage}: {text}");
@@ -272,16 +275,16 @@ fn check_damaged(folder: &Folder, path: &Path, damage: &str) {
     }
     for rest in ["day = '2026-11-03'", "day > '2026-11-04'", "day < '2026-11-04'"] {
         let sql = format!("select count(*), max(user) from task_events where {rest}");
-        assert_eq!(ask(folder, &sql).rows.len(), 1, "{damage}: {rest}");
+        assert_eq!(query(folder, &sql).rows.len(), 1, "{damage}: {rest}");
     }
-    assert!(number(&ask(folder, "select count(*) from machine_events")) > 10);
+    assert!(number(&query(folder, "select count(*) from machine_events")) > 10);
 }
 
 #[test]
 fn a_damaged_archive_is_named_and_other_days_still_answer() {
     let folder = folder(1500);
     let mut history = History::open(folder.path(), settings()).unwrap();
-    assert!(history.tidy(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 1000);
+    assert!(history.enforce_retention(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 1000);
     let path = folder.path().join("archive/task_events/2026-11-04.parquet");
     let good = std::fs::read(&path).unwrap();
     for (damage, bytes) in [
@@ -305,7 +308,7 @@ fn a_damaged_archive_is_named_and_other_days_still_answer() {
 fn no_damage_of_an_archive_ends_the_process() {
     let folder = folder(300);
     let mut history = History::open(folder.path(), settings()).unwrap();
-    assert!(history.tidy(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 100);
+    assert!(history.enforce_retention(Time(BEGIN + 15 * DAY)).unwrap().archived_rows > 100);
     let path = folder.path().join("archive/task_events/2026-11-02.parquet");
     let good = std::fs::read(&path).unwrap();
     for at in (0..good.len()).step_by(29) {
@@ -314,7 +317,7 @@ fn no_damage_of_an_archive_ends_the_process() {
             bytes[at] = byte;
             std::fs::write(&path, bytes).unwrap();
             let sql = "select * from task_events";
-            match Reader::new(folder.path()).query(sql, &[], Bounds::default()) {
+            match HistoryReader::new(folder.path()).query(sql, &[], QueryLimits::default()) {
                 Ok(answer) => {
                     assert!(answer.rows.len() >= 100, "byte {at}: rows are missing");
                     let is_whole = |row: &Vec<Value>| {

@@ -3,7 +3,7 @@
 
 use crate::Error;
 use crate::kernel_file;
-use crate::mounts::{self, Mounted};
+use crate::mounts::{self, MountEntry};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl fmt::Display for Controller {
 
 /// Where a controller lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum ControllerMount<'a> {
     V1(&'a Path),
     V2(&'a Path),
 }
@@ -92,7 +92,7 @@ impl LayoutKind {
 pub struct Layout {
     v1: BTreeMap<Controller, PathBuf>,
     /// v1 hierarchies without a controller of ours; a container runtime makes groups there too.
-    others: Vec<PathBuf>,
+    other_v1: Vec<PathBuf>,
     unified: Option<PathBuf>,
     unified_controllers: Vec<Controller>,
 }
@@ -107,19 +107,19 @@ impl Layout {
     }
 
     fn from_mounts(
-        mounts: &[Mounted],
+        mounts: &[MountEntry],
         controllers_of: impl Fn(&Path) -> Result<String, Error>,
     ) -> Result<Layout, Error> {
         let mut layout = Layout {
             v1: BTreeMap::new(),
-            others: Vec::new(),
+            other_v1: Vec::new(),
             unified: None,
             unified_controllers: Vec::new(),
         };
         for mount in mounts {
-            match mount.kind.as_str() {
+            match mount.fs_type.as_str() {
                 "cgroup" => layout.add_v1(mount),
-                "cgroup2" if layout.unified.is_none() => layout.unified = Some(mount.at.clone()),
+                "cgroup2" if layout.unified.is_none() => layout.unified = Some(mount.path.clone()),
                 _ => {}
             }
         }
@@ -134,16 +134,16 @@ impl Layout {
         Ok(layout)
     }
 
-    fn add_v1(&mut self, mount: &Mounted) {
-        let mut ours = false;
+    fn add_v1(&mut self, mount: &MountEntry) {
+        let mut is_ours = false;
         for controller in Controller::ALL {
             if mount.options.split(',').any(|option| option == controller.v1_name()) {
-                self.v1.entry(controller).or_insert_with(|| mount.at.clone());
-                ours = true;
+                self.v1.entry(controller).or_insert_with(|| mount.path.clone());
+                is_ours = true;
             }
         }
-        if !ours {
-            self.others.push(mount.at.clone());
+        if !is_ours {
+            self.other_v1.push(mount.path.clone());
         }
     }
 
@@ -151,8 +151,8 @@ impl Layout {
     #[cfg(test)]
     pub(super) fn of_v1(mounts: &[(Controller, &Path)]) -> Layout {
         let v1 = mounts.iter().map(|(controller, at)| (*controller, at.to_path_buf()));
-        let (others, unified_controllers) = (Vec::new(), Vec::new());
-        Layout { v1: v1.collect(), others, unified: None, unified_controllers }
+        let (other_v1, unified_controllers) = (Vec::new(), Vec::new());
+        Layout { v1: v1.collect(), other_v1, unified: None, unified_controllers }
     }
 
     #[must_use]
@@ -166,11 +166,11 @@ impl Layout {
 
     /// `None` when the machine does not have the controller.
     #[must_use]
-    pub fn place(&self, controller: Controller) -> Option<Place<'_>> {
+    pub fn controller_mount(&self, controller: Controller) -> Option<ControllerMount<'_>> {
         let unified = self.unified.as_deref();
         match (self.v1.get(&controller), unified) {
-            (Some(mount), _) => Some(Place::V1(mount)),
-            (None, Some(mount)) if self.is_unified(controller) => Some(Place::V2(mount)),
+            (Some(mount), _) => Some(ControllerMount::V1(mount)),
+            (None, Some(mount)) if self.is_unified(controller) => Some(ControllerMount::V2(mount)),
             _ => None,
         }
     }
@@ -182,8 +182,8 @@ impl Layout {
 
     /// # Errors
     /// [`Error::NoController`].
-    pub(super) fn need(&self, controller: Controller) -> Result<Place<'_>, Error> {
-        self.place(controller).ok_or(Error::NoController(controller))
+    pub(super) fn require(&self, controller: Controller) -> Result<ControllerMount<'_>, Error> {
+        self.controller_mount(controller).ok_or(Error::NoController(controller))
     }
 
     pub(super) fn v1_mount(&self, controller: Controller) -> Option<&Path> {
@@ -202,7 +202,7 @@ impl Layout {
 
     /// v1 mounts, each once: controllers can share one.
     pub(super) fn v1_mounts(&self) -> Vec<&Path> {
-        let mut mounts: Vec<&Path> = self.v1.values().chain(&self.others).map(|p| &**p).collect();
+        let mut mounts: Vec<&Path> = self.v1.values().chain(&self.other_v1).map(|p| &**p).collect();
         mounts.sort_unstable();
         mounts.dedup();
         mounts
@@ -237,15 +237,18 @@ mod tests {
         let found = layout(HYBRID, "").unwrap();
         assert_eq!(found.kind(), LayoutKind::Hybrid);
         let shared = Path::new("/sys/fs/cgroup/cpu,cpuacct");
-        assert_eq!(found.place(Controller::Cpu), Some(Place::V1(shared)));
-        assert_eq!(found.place(Controller::CpuAccount), Some(Place::V1(shared)));
+        assert_eq!(found.controller_mount(Controller::Cpu), Some(ControllerMount::V1(shared)));
+        assert_eq!(
+            found.controller_mount(Controller::CpuAccount),
+            Some(ControllerMount::V1(shared))
+        );
         let blkio = Path::new("/sys/fs/cgroup/blkio");
-        assert_eq!(found.place(Controller::Io), Some(Place::V1(blkio)));
-        assert_eq!(found.place(Controller::Pids), None);
+        assert_eq!(found.controller_mount(Controller::Io), Some(ControllerMount::V1(blkio)));
+        assert_eq!(found.controller_mount(Controller::Pids), None);
         assert_eq!(found.v1_mounts().len(), 4);
         assert!(found.unified_only_counts());
         assert_eq!(found.mounts().len(), 5);
-        let missing = found.need(Controller::Pids).unwrap_err().to_string();
+        let missing = found.require(Controller::Pids).unwrap_err().to_string();
         assert_eq!(missing, "this machine has no pids controller for control groups");
     }
 
@@ -253,9 +256,9 @@ mod tests {
     fn each_controller_is_where_it_is() {
         let found = layout(HYBRID, "pids memory").unwrap();
         let unified = Path::new("/sys/fs/cgroup/unified");
-        assert_eq!(found.place(Controller::Pids), Some(Place::V2(unified)));
+        assert_eq!(found.controller_mount(Controller::Pids), Some(ControllerMount::V2(unified)));
         let memory = Path::new("/sys/fs/cgroup/memory");
-        assert_eq!(found.place(Controller::Memory), Some(Place::V1(memory)));
+        assert_eq!(found.controller_mount(Controller::Memory), Some(ControllerMount::V1(memory)));
         assert!(!found.unified_only_counts());
     }
 
@@ -267,9 +270,9 @@ mod tests {
         let root = Path::new("/sys/fs/cgroup");
         let there = [Controller::Cpu, Controller::CpuAccount, Controller::Memory, Controller::Io];
         for controller in there {
-            assert_eq!(found.place(controller), Some(Place::V2(root)));
+            assert_eq!(found.controller_mount(controller), Some(ControllerMount::V2(root)));
         }
-        assert_eq!(found.place(Controller::Freezer), None);
+        assert_eq!(found.controller_mount(Controller::Freezer), None);
         let v1_only: String = HYBRID.lines().take(5).map(|l| format!("{l}\n")).collect();
         assert_eq!(layout(&v1_only, "").unwrap().kind(), LayoutKind::V1);
         let none = "22 1 0:4 / /proc rw - proc proc rw\n";

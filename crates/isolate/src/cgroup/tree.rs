@@ -1,10 +1,10 @@
 //! Making, limiting, reading and removing groups, whatever the version.
 
 use super::CpuList;
-use super::emptied;
-use super::layout::{Controller, Layout, Place};
-use super::name::GroupPath;
-use super::settings::{BlockDevice, Limits};
+use super::group_path::GroupPath;
+use super::kill;
+use super::layout::{Controller, ControllerMount, Layout};
+use super::limits::{BlockDevice, Limits};
 use super::{GroupUsage, OomCounts, v1, v2};
 use crate::Error;
 use crate::kernel_file::{number, read, write};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What v2 groups pass on to those inside them.
-const PASSED_ON: [Controller; 5] =
+const DELEGATED: [Controller; 5] =
     [Controller::Cpu, Controller::Cpuset, Controller::Memory, Controller::Pids, Controller::Io];
 
 /// All groups of one agent, below one base.
@@ -41,7 +41,7 @@ impl Tree {
     /// A handle; nothing is made.
     ///
     /// # Errors
-    /// When `name` is not one plain name.
+    /// When `group_path` is not one plain name.
     pub fn group(&self, name: &str) -> Result<Group, Error> {
         Ok(self.at(self.base.child(name)?))
     }
@@ -66,7 +66,7 @@ impl Tree {
     pub fn names(&self) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for mount in self.layout.mounts() {
-            for child in children(&self.base.below(mount))? {
+            for child in children(&self.base.directory_in(mount))? {
                 names.extend(child.file_name().and_then(|n| n.to_str()).map(str::to_owned));
             }
         }
@@ -93,7 +93,7 @@ impl Group {
     /// so a group holds either processes or groups.
     ///
     /// # Errors
-    /// When `name` is not one plain name.
+    /// When `group_path` is not one plain name.
     pub fn child(&self, name: &str) -> Result<Group, Error> {
         Ok(Group { layout: self.layout.clone(), path: self.path.child(name)? })
     }
@@ -107,35 +107,37 @@ impl Group {
             // Those around it are there, but for the first time and after somebody removed them.
             if !self.make_v1(mount, &self.path)? {
                 for step in self.path.lineage() {
-                    make(&step.below(mount))?;
+                    create_dir(&step.directory_in(mount))?;
                     self.make_v1(mount, &step)?;
                 }
             }
         }
         let Some(unified) = self.layout.unified() else { return Ok(()) };
-        if self.layout.unified_only_counts() && make_if_inside(&self.path.below(unified))? {
+        if self.layout.unified_only_counts()
+            && create_if_parent_exists(&self.path.directory_in(unified))?
+        {
             return Ok(());
         }
-        let mut around = unified.to_owned();
+        let mut directory = unified.to_owned();
         for step in self.path.lineage() {
-            v2::pass_on(&around, &PASSED_ON)?;
-            around = step.below(unified);
-            make(&around)?;
+            v2::delegate_controllers(&directory, &DELEGATED)?;
+            directory = step.directory_in(unified);
+            create_dir(&directory)?;
         }
         Ok(())
     }
 
     /// Makes the group of this path in a v1 hierarchy. False when there is none around it.
     fn make_v1(&self, mount: &Path, path: &GroupPath) -> Result<bool, Error> {
-        let directory = path.below(mount);
-        if !make_if_inside(&directory)? {
+        let directory = path.directory_in(mount);
+        if !create_if_parent_exists(&directory)? {
             return Ok(false);
         }
         if Some(mount) == self.layout.v1_mount(Controller::Cpuset) {
             v1::inherit_cpuset(&directory)?;
         }
         if Some(mount) == self.layout.v1_mount(Controller::Memory) {
-            v1::count_those_inside(&directory)?;
+            v1::use_hierarchy(&directory)?;
         }
         Ok(true)
     }
@@ -144,12 +146,12 @@ impl Group {
     /// around it, which is why v2 lets it be beside members.
     ///
     /// # Errors
-    /// When `name` is not one plain name, or the kernel refuses.
-    pub fn nest(&self, name: &str) -> Result<Group, Error> {
+    /// When `group_path` is not one plain name, or the kernel refuses.
+    pub fn create_nested(&self, name: &str) -> Result<Group, Error> {
         let inner = self.child(name)?;
         for mount in self.layout.mounts() {
-            let directory = inner.path.below(mount);
-            make(&directory)?;
+            let directory = inner.path.directory_in(mount);
+            create_dir(&directory)?;
             if Some(mount) == self.layout.v1_mount(Controller::Cpuset) {
                 v1::inherit_cpuset(&directory)?;
             }
@@ -164,7 +166,7 @@ impl Group {
     /// When a value is out of range or the kernel refuses it.
     pub fn apply(&self, limits: &Limits) -> Result<Vec<Controller>, Error> {
         let mut missing = Vec::new();
-        let mut note = |result: Result<(), Error>| match result {
+        let mut record = |result: Result<(), Error>| match result {
             Err(Error::NoController(controller)) => {
                 missing.push(controller);
                 Ok(())
@@ -172,42 +174,42 @@ impl Group {
             other => other,
         };
         if limits.cpu_idle {
-            note(self.set_cpu_idle(true))?;
+            record(self.set_cpu_idle(true))?;
         } else if let Some(weight) = limits.cpu_weight {
-            note(self.set_cpu_weight(weight))?;
+            record(self.set_cpu_weight(weight))?;
         }
         if limits.cpu_cap.is_some() {
-            note(self.set_cpu_cap(limits.cpu_cap))?;
+            record(self.set_cpu_cap(limits.cpu_cap))?;
         }
         if limits.memory_limit.is_some() {
-            note(self.set_memory_limit(limits.memory_limit))?;
+            record(self.set_memory_limit(limits.memory_limit))?;
         }
         if limits.pids_max.is_some() {
-            note(self.set_pids_max(limits.pids_max))?;
+            record(self.set_pids_max(limits.pids_max))?;
         }
         if let Some(cpus) = &limits.cpus {
-            note(self.set_cpus(cpus))?;
+            record(self.set_cpus(cpus))?;
         }
         missing.dedup();
         Ok(missing)
     }
 
-    fn each<T>(
+    fn with_controller<T>(
         &self,
         controller: Controller,
         on_v1: impl FnOnce(&Path) -> Result<T, Error>,
         on_v2: impl FnOnce(&Path) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        match self.layout.need(controller)? {
-            Place::V1(mount) => on_v1(&self.path.below(mount)),
-            Place::V2(mount) => on_v2(&self.path.below(mount)),
+        match self.layout.require(controller)? {
+            ControllerMount::V1(mount) => on_v1(&self.path.directory_in(mount)),
+            ControllerMount::V2(mount) => on_v2(&self.path.directory_in(mount)),
         }
     }
 
     /// # Errors
     /// Out of 1 to 10000; refused by a group that is idle.
     pub fn set_cpu_weight(&self, weight: u64) -> Result<(), Error> {
-        self.each(
+        self.with_controller(
             Controller::Cpu,
             |group| v1::set_cpu_weight(group, weight),
             |group| v2::set_cpu_weight(group, weight),
@@ -221,7 +223,11 @@ impl Group {
     /// When the kernel refuses.
     pub fn set_cpu_idle(&self, idle: bool) -> Result<(), Error> {
         let switch = |group: &Path| Some(group.join("cpu.idle")).filter(|path| path.exists());
-        match self.each(Controller::Cpu, |group| Ok(switch(group)), |group| Ok(switch(group)))? {
+        match self.with_controller(
+            Controller::Cpu,
+            |group| Ok(switch(group)),
+            |group| Ok(switch(group)),
+        )? {
             Some(path) => write(&path, if idle { "1" } else { "0" }),
             None => self.set_cpu_weight(if idle { 1 } else { 100 }),
         }
@@ -232,7 +238,7 @@ impl Group {
     /// # Errors
     /// When the cap is 0.
     pub fn set_cpu_cap(&self, milli_cores: Option<u64>) -> Result<(), Error> {
-        self.each(
+        self.with_controller(
             Controller::Cpu,
             |group| v1::set_cpu_cap(group, milli_cores),
             |group| v2::set_cpu_cap(group, milli_cores),
@@ -242,7 +248,7 @@ impl Group {
     /// # Errors
     /// v1 refuses a limit below what is used and cannot be freed.
     pub fn set_memory_limit(&self, bytes: Option<u64>) -> Result<(), Error> {
-        self.each(
+        self.with_controller(
             Controller::Memory,
             |group| v1::set_memory_limit(group, bytes),
             |group| v2::set_memory_limit(group, bytes),
@@ -255,7 +261,7 @@ impl Group {
     /// # Errors
     /// When the kernel refuses.
     pub fn set_memory_soft(&self, protect: u64, throttle: Option<u64>) -> Result<(), Error> {
-        self.each(
+        self.with_controller(
             Controller::Memory,
             |group| v1::set_memory_soft(group, throttle.or((protect > 0).then_some(protect))),
             |group| {
@@ -270,7 +276,7 @@ impl Group {
     pub fn set_pids_max(&self, most: Option<u64>) -> Result<(), Error> {
         let value = most.map_or("max".to_owned(), |most| most.to_string());
         let set = |group: &Path| write(&group.join("pids.max"), &value);
-        self.each(Controller::Pids, set, set)
+        self.with_controller(Controller::Pids, set, set)
     }
 
     /// # Errors
@@ -279,7 +285,7 @@ impl Group {
         if cpus.is_empty() {
             return Err(Error::invalid("CPUs", "", "at least one"));
         }
-        self.each(
+        self.with_controller(
             Controller::Cpuset,
             |group| v1::set_cpus(group, cpus),
             |group| v2::set_cpus(group, cpus),
@@ -294,7 +300,7 @@ impl Group {
         if rate == Some(0) {
             return Err(Error::invalid("disk rate cap", 0, "1 byte a second or more, or none"));
         }
-        self.each(
+        self.with_controller(
             Controller::Io,
             |group| v1::set_io_cap(group, disk, rate),
             |group| v2::set_io_cap(group, disk, rate),
@@ -307,7 +313,7 @@ impl Group {
     /// When there is no such process, or the kernel refuses.
     pub fn add(&self, pid: u32) -> Result<(), Error> {
         for mount in self.layout.mounts() {
-            write(&self.path.below(mount).join("cgroup.procs"), &pid.to_string())?;
+            write(&self.path.directory_in(mount).join("cgroup.procs"), &pid.to_string())?;
         }
         Ok(())
     }
@@ -323,45 +329,56 @@ impl Group {
             (Controller::Memory, v1::read_memory, v2::read_memory),
             (Controller::Io, v1::read_io, v2::read_io),
         ];
-        let counts = matches!(self.layout.place(Controller::Cpu), Some(Place::V2(_)));
+        let counts =
+            matches!(self.layout.controller_mount(Controller::Cpu), Some(ControllerMount::V2(_)));
         for (controller, on_v1, on_v2) in readers {
-            match self.layout.place(controller) {
+            match self.layout.controller_mount(controller) {
                 // One file of v2 tells both, and was read already.
-                Some(Place::V2(_)) if controller == Controller::CpuAccount && counts => {}
-                Some(Place::V1(mount)) => on_v1(&self.path.below(mount), &mut usage)?,
-                Some(Place::V2(mount)) => on_v2(&self.path.below(mount), &mut usage)?,
+                Some(ControllerMount::V2(_)) if controller == Controller::CpuAccount && counts => {}
+                Some(ControllerMount::V1(mount)) => {
+                    on_v1(&self.path.directory_in(mount), &mut usage)?
+                }
+                Some(ControllerMount::V2(mount)) => {
+                    on_v2(&self.path.directory_in(mount), &mut usage)?
+                }
                 None => {}
             }
         }
         if let Some(unified) = self.layout.unified() {
-            v2::read_pressure(&self.path.below(unified), &mut usage)?;
+            v2::read_pressure(&self.path.directory_in(unified), &mut usage)?;
         }
-        if let Some(Place::V1(mount) | Place::V2(mount)) = self.layout.place(Controller::Pids) {
-            let path = self.path.below(mount).join("pids.current");
+        if let Some(ControllerMount::V1(mount) | ControllerMount::V2(mount)) =
+            self.layout.controller_mount(Controller::Pids)
+        {
+            let path = self.path.directory_in(mount).join("pids.current");
             usage.threads = Some(number(&path, &read(&path)?)?);
         }
         Ok(usage)
     }
 
-    /// How often memory ran out, which is one file of the many that [`Group::usage`] reads.
+    /// How often memory ran out, which is one file of the many that [`ReasonGroup::usage`] reads.
     ///
     /// # Errors
     /// When a file is missing or does not read.
     pub fn oom_counts(&self) -> Result<OomCounts, Error> {
-        self.each(Controller::Memory, v1::oom_counts, v2::oom_counts)
+        self.with_controller(Controller::Memory, v1::oom_counts, v2::oom_counts)
     }
 
-    /// As [`Group::usage`], where a group that has had no CPU since `before` is taken to be as it
+    /// As [`ReasonGroup::usage`], where a group that has had no CPU since `before` is taken to be as it
     /// was: whoever does nothing neither takes memory nor writes. One file is read then instead of
     /// many.
     ///
     /// # Errors
-    /// As [`Group::usage`].
+    /// As [`ReasonGroup::usage`].
     pub fn usage_after(&self, before: GroupUsage) -> Result<GroupUsage, Error> {
         let mut now = GroupUsage::default();
-        match self.layout.place(Controller::CpuAccount) {
-            Some(Place::V1(mount)) => v1::read_cpu_account(&self.path.below(mount), &mut now)?,
-            Some(Place::V2(mount)) => v2::read_cpu_account(&self.path.below(mount), &mut now)?,
+        match self.layout.controller_mount(Controller::CpuAccount) {
+            Some(ControllerMount::V1(mount)) => {
+                v1::read_cpu_account(&self.path.directory_in(mount), &mut now)?
+            }
+            Some(ControllerMount::V2(mount)) => {
+                v2::read_cpu_account(&self.path.directory_in(mount), &mut now)?
+            }
             None => return self.usage(),
         }
         if now.cpu == before.cpu { Ok(before) } else { self.usage() }
@@ -372,7 +389,7 @@ impl Group {
     /// # Errors
     /// When the group cannot be read. One that is gone has none.
     pub fn processes(&self) -> Result<Vec<u32>, Error> {
-        emptied::processes(&self.directories())
+        kill::processes(&self.directories())
     }
 
     /// Sends `signal` to all that is in the group now.
@@ -380,30 +397,30 @@ impl Group {
     /// # Errors
     /// When the group cannot be read.
     pub fn signal(&self, signal: Signal) -> Result<(), Error> {
-        emptied::signal(&self.directories(), signal).map(|_| ())
+        kill::signal(&self.directories(), signal).map(|_| ())
     }
 
     /// Kills all that is in the group, however fast it forks, and waits until the group is seen
     /// empty.
     ///
     /// # Errors
-    /// [`Error::StillAlive`] when that took longer than `patience`.
-    pub fn kill(&self, patience: Duration) -> Result<(), Error> {
-        if self.layout.place(Controller::Pids).is_some() && self.exists() {
+    /// [`Error::StillAlive`] when that took longer than `timeout`.
+    pub fn kill(&self, timeout: Duration) -> Result<(), Error> {
+        if self.layout.controller_mount(Controller::Pids).is_some() && self.exists() {
             // No new member from here on; a fork bomb loses the race at once. Where that does not
             // work (a crash may have left the group in some hierarchies and not in this one), it is
             // killed all the same, if later.
             let _ = self.set_pids_max(Some(0));
         }
-        emptied::kill(self, patience)
+        kill::kill(self, timeout)
     }
 
     /// Stops all threads of the group, or lets them go on.
     ///
     /// # Errors
-    /// [`Error::NotFrozen`] when they did not come to a stop within `patience`.
-    pub fn freeze(&self, frozen: bool, patience: Duration) -> Result<(), Error> {
-        emptied::freeze(self, frozen, patience)
+    /// [`Error::NotFrozen`] when they did not come to a stop within `timeout`.
+    pub fn freeze(&self, frozen: bool, timeout: Duration) -> Result<(), Error> {
+        kill::freeze(self, frozen, timeout)
     }
 
     #[must_use]
@@ -424,16 +441,19 @@ impl Group {
     }
 
     pub(super) fn directories(&self) -> Vec<PathBuf> {
-        self.layout.mounts().into_iter().map(|mount| self.path.below(mount)).collect()
+        self.layout.mounts().into_iter().map(|mount| self.path.directory_in(mount)).collect()
     }
 
     /// Its directory in the unified hierarchy, where there is one and the group is in it.
     pub(super) fn unified(&self) -> Option<PathBuf> {
-        self.layout.unified().map(|mount| self.path.below(mount)).filter(|path| path.exists())
+        self.layout
+            .unified()
+            .map(|mount| self.path.directory_in(mount))
+            .filter(|path| path.exists())
     }
 
     pub(super) fn freezer(&self) -> Option<PathBuf> {
-        self.layout.v1_mount(Controller::Freezer).map(|mount| self.path.below(mount))
+        self.layout.v1_mount(Controller::Freezer).map(|mount| self.path.directory_in(mount))
     }
 
     /// Whether the kernel counts members; `None` where it does not say.
@@ -445,15 +465,15 @@ impl Group {
 }
 
 /// False when the directory around it is not there.
-fn make_if_inside(directory: &Path) -> Result<bool, Error> {
+fn create_if_parent_exists(directory: &Path) -> Result<bool, Error> {
     match fs::create_dir(directory) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(_) => make(directory).map(|()| true),
+        Err(_) => create_dir(directory).map(|()| true),
     }
 }
 
-fn make(directory: &Path) -> Result<(), Error> {
+fn create_dir(directory: &Path) -> Result<(), Error> {
     match fs::create_dir(directory) {
         Ok(()) => Ok(()),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && directory.is_dir() => Ok(()),
@@ -478,12 +498,12 @@ fn remove(directory: &Path) -> Result<(), Error> {
 
 /// Links of a directory without directories in it: its name, and its own entry for itself. File
 /// systems that do not count say 1.
-const LINKS_OF_A_LEAF: u64 = 2;
+const LEAF_LINK_COUNT: u64 = 2;
 
 /// Groups directly inside; none when the directory is not there.
 pub(super) fn children(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     // A group has dozens of files, and hardly one has others inside.
-    if fs::symlink_metadata(directory).is_ok_and(|about| about.nlink() == LINKS_OF_A_LEAF) {
+    if fs::symlink_metadata(directory).is_ok_and(|about| about.nlink() == LEAF_LINK_COUNT) {
         return Ok(Vec::new());
     }
     let entries = match fs::read_dir(directory) {
@@ -509,7 +529,7 @@ mod tests {
     use std::process::Command;
 
     /// A group that is in one hierarchy and not in the one of `pids`.
-    fn torn(base: &Path, pid: u32) -> Group {
+    fn partial_group(base: &Path, pid: u32) -> Group {
         let (memory, pids) = (base.join("memory"), base.join("pids"));
         fs::create_dir_all(memory.join("x")).unwrap();
         fs::create_dir_all(&pids).unwrap();
@@ -522,7 +542,7 @@ mod tests {
     fn a_group_that_is_torn_is_killed_all_the_same() {
         let base = std::env::temp_dir().join(format!("cellwright-torn-{}", std::process::id()));
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let group = torn(&base, child.id());
+        let group = partial_group(&base, child.id());
         // The list of members is a file here, so nobody ever leaves it.
         let killed = group.kill(Duration::ZERO);
         assert!(matches!(killed, Err(Error::StillAlive { .. })), "{killed:?}");

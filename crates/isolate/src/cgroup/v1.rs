@@ -2,7 +2,7 @@
 //! the controller it is about.
 
 use super::CpuList;
-use super::settings::{BlockDevice, checked_weight, cpu_window};
+use super::limits::{BlockDevice, cfs_period_and_quota, checked_weight};
 use super::{GroupUsage, OomCounts};
 use crate::Error;
 use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};
@@ -18,7 +18,7 @@ pub fn set_cpu_weight(group: &Path, weight: u64) -> Result<(), Error> {
 pub fn set_cpu_cap(group: &Path, milli_cores: Option<u64>) -> Result<(), Error> {
     let quota = group.join("cpu.cfs_quota_us");
     let Some(milli_cores) = milli_cores else { return write(&quota, "-1") };
-    let (period_us, quota_us) = cpu_window(milli_cores)?;
+    let (period_us, quota_us) = cfs_period_and_quota(milli_cores)?;
     // Off first: between the two writes the old allowance in the new window could exceed what the
     // parent has, and be refused.
     write(&quota, "-1")?;
@@ -53,7 +53,7 @@ pub fn set_memory_soft(group: &Path, bytes: Option<u64>) -> Result<(), Error> {
 }
 
 /// Makes the limit cover the groups inside as well, as v2 always does and v1 from kernel 5.11 on.
-pub fn count_those_inside(group: &Path) -> Result<(), Error> {
+pub fn use_hierarchy(group: &Path) -> Result<(), Error> {
     let path = group.join("memory.use_hierarchy");
     if read_if_there(&path)?.is_some_and(|text| text.trim() == "0") {
         // Refused while there are others inside: then it was made by somebody else, or before we
@@ -69,12 +69,12 @@ pub fn inherit_cpuset(group: &Path) -> Result<(), Error> {
     for name in ["cpuset.cpus", "cpuset.mems"] {
         let own = group.join(name);
         if read(&own)?.trim().is_empty() {
-            let around = parent.join(name);
+            let parent_file = parent.join(name);
             // One that a crash left half made. That of the machine has all there are.
-            if read(&around)?.trim().is_empty() {
+            if read(&parent_file)?.trim().is_empty() {
                 inherit_cpuset(parent)?;
             }
-            write(&own, read(&around)?.trim())?;
+            write(&own, read(&parent_file)?.trim())?;
         }
     }
     Ok(())
@@ -125,9 +125,9 @@ fn value(group: &Path, name: &str) -> Result<u64, Error> {
 pub fn oom_counts(group: &Path) -> Result<OomCounts, Error> {
     let path = group.join("memory.oom_control");
     let kills = keyed(&path, &read(&path)?, "oom_kill")?.unwrap_or(0);
-    let met = kills > 0
+    let limit_was_hit = kills > 0
         && value(group, "memory.max_usage_in_bytes")? >= value(group, "memory.limit_in_bytes")?;
-    Ok(OomCounts { own_limit: if met { kills } else { 0 }, kills })
+    Ok(OomCounts { own_limit: if limit_was_hit { kills } else { 0 }, kills })
 }
 
 pub fn read_io(group: &Path, usage: &mut GroupUsage) -> Result<(), Error> {
@@ -146,8 +146,8 @@ fn service_bytes(path: &Path, text: &str) -> Result<(u64, u64), Error> {
     let (mut bytes_read, mut written) = (0u64, 0u64);
     for line in text.lines() {
         let mut words = line.split(' ');
-        let (_, what, value) = (words.next(), words.next(), words.next());
-        match (what, value) {
+        let (_, operation, value) = (words.next(), words.next(), words.next());
+        match (operation, value) {
             (Some("Read"), Some(value)) => bytes_read += parse(path, "Read", value)?,
             (Some("Write"), Some(value)) => written += parse(path, "Write", value)?,
             _ => {}
@@ -173,11 +173,11 @@ mod tests {
     fn memory_of_groups_inside_is_counted() {
         let group = std::env::temp_dir().join(format!("cellwright-v1-in-{}", std::process::id()));
         fs::create_dir_all(&group).unwrap();
-        count_those_inside(&group).unwrap();
+        use_hierarchy(&group).unwrap();
         let path = group.join("memory.use_hierarchy");
         assert!(!path.exists(), "a kernel that does not ask is not told");
         fs::write(&path, "0\n").unwrap();
-        count_those_inside(&group).unwrap();
+        use_hierarchy(&group).unwrap();
         assert!(fs::read_to_string(&path).unwrap().starts_with('1'));
         fs::remove_dir_all(&group).unwrap();
     }

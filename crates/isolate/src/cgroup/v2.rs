@@ -1,7 +1,7 @@
 //! Files of the unified hierarchy. Each function is given the directory of the group.
 
 use super::CpuList;
-use super::settings::{BlockDevice, checked_weight, cpu_window};
+use super::limits::{BlockDevice, cfs_period_and_quota, checked_weight};
 use super::{Controller, GroupUsage, OomCounts};
 use crate::Error;
 use crate::kernel_file::{keyed, number, parse, read, read_if_there, write};
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// Makes controllers usable by the children of `group`: those that it has itself and does not yet
 /// pass on.
-pub fn pass_on(group: &Path, wanted: &[Controller]) -> Result<(), Error> {
-    let has = read(&group.join("cgroup.controllers"))?;
+pub fn delegate_controllers(group: &Path, controllers: &[Controller]) -> Result<(), Error> {
+    let available = read(&group.join("cgroup.controllers"))?;
     let target = group.join("cgroup.subtree_control");
-    let passed = read(&target)?;
+    let delegated = read(&target)?;
     let listed = |text: &str, c: Controller| text.split_whitespace().any(|w| w == c.as_str());
-    for controller in wanted {
-        if listed(&has, *controller) && !listed(&passed, *controller) {
+    for controller in controllers {
+        if listed(&available, *controller) && !listed(&delegated, *controller) {
             write(&target, &format!("+{controller}"))?;
         }
     }
@@ -31,7 +31,7 @@ pub fn set_cpu_cap(group: &Path, milli_cores: Option<u64>) -> Result<(), Error> 
     let value = match milli_cores {
         None => "max 100000".to_owned(),
         Some(milli_cores) => {
-            let (period_us, quota_us) = cpu_window(milli_cores)?;
+            let (period_us, quota_us) = cfs_period_and_quota(milli_cores)?;
             format!("{quota_us} {period_us}")
         }
     };
@@ -197,7 +197,8 @@ mod tests {
         let target = group.join("cgroup.subtree_control");
         fs::write(group.join("cgroup.controllers"), "cpu memory\n").unwrap();
         fs::write(&target, "cpu\n").unwrap();
-        pass_on(&group, &[Controller::Cpu, Controller::Memory, Controller::Pids]).unwrap();
+        delegate_controllers(&group, &[Controller::Cpu, Controller::Memory, Controller::Pids])
+            .unwrap();
         assert!(fs::read_to_string(&target).unwrap().starts_with("+mem"));
         fs::remove_dir_all(&group).unwrap();
     }

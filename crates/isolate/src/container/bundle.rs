@@ -13,7 +13,7 @@
 
 use super::config::description;
 use super::device;
-use super::lent::HeldFolder;
+use super::host_volume::PinnedHostPath;
 use super::spec::{ContainerId, ContainerSpec, overlay_path};
 use super::users;
 use crate::{Error, kernel_file, mounts};
@@ -26,11 +26,11 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// The part of a bundle that nobody of the machine gets to.
-const PRIVATE: &str = "private";
+const PRIVATE_DIR: &str = "private";
 /// Where roots are mounted of bundles that are behind a closed door.
-const OPEN_ROOTS: &str = "/run/cellwright-roots";
+const PUBLIC_ROOTS: &str = "/run/cellwright-roots";
 /// Options of one mount are a page, and the last byte ends them.
-const MOST_OPTIONS: usize = 4095;
+const MAX_MOUNT_OPTIONS: usize = 4095;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
@@ -77,27 +77,27 @@ impl Bundle {
     /// Where what is run beside the task is described; root alone gets there.
     #[must_use]
     pub fn exec_file(&self, name: &str) -> PathBuf {
-        self.directory.join(PRIVATE).join(name).with_extension("json")
+        self.directory.join(PRIVATE_DIR).join(name).with_extension("json")
     }
 
-    fn places(&self) -> Places {
-        let private = self.directory.join(PRIVATE);
+    fn paths(&self) -> BundlePaths {
+        let private = self.directory.join(PRIVATE_DIR);
         let inside = self.directory.join("rootfs");
-        Places {
-            root: if is_open_to_all(&inside) { inside } else { self.open_root() },
+        BundlePaths {
+            root: if is_world_traversable(&inside) { inside } else { self.public_root() },
             nodes: private.join("devices"),
-            lent: private.join("lent"),
+            host_volumes: private.join("lent"),
             users: private.join("users"),
         }
     }
 
     /// The root of a bundle behind a closed door: no other bundle of the machine has it.
-    fn open_root(&self) -> PathBuf {
+    fn public_root(&self) -> PathBuf {
         let text = self.directory.to_string_lossy();
         // FNV-1a: short, and the same in every build.
         let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, fold);
-        Path::new(OPEN_ROOTS).join(format!("{hash:016x}-{}", self.id))
+        Path::new(PUBLIC_ROOTS).join(format!("{hash:016x}-{}", self.id))
     }
 
     /// Makes the root and writes the description. What an earlier try left is removed first.
@@ -105,11 +105,11 @@ impl Bundle {
     /// # Errors
     /// When the spec cannot be, or the root cannot be mounted. Nothing stays mounted then.
     pub fn prepare(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        let places = self.places();
-        let description = description(spec, &places)?;
-        no_links(spec)?;
+        let paths = self.paths();
+        let description = description(spec, &paths)?;
+        check_links(spec)?;
         self.remove()?;
-        let made = self.lay_out(spec, &places).and_then(|()| {
+        let made = self.lay_out(spec, &paths).and_then(|()| {
             // The environment in it is nobody else's business.
             let text = serde_json::to_string(&description).map_err(OciSpecError::from)?;
             write_private(&self.directory.join("config.json"), &text)
@@ -126,7 +126,7 @@ impl Bundle {
     /// # Errors
     /// When a mount stays, in which case nothing is deleted.
     pub fn remove(&self) -> Result<(), Error> {
-        mounts::remove_tree(&self.open_root())?;
+        mounts::remove_tree(&self.public_root())?;
         mounts::remove_tree(&self.directory)
     }
 
@@ -134,7 +134,7 @@ impl Bundle {
     /// two where nobody of the machine gets to. What lies above all has places where everybody may
     /// write, and a task can make a program that runs as its owner: outside nothing forbids it.
     fn make_parts(&self) -> Result<[PathBuf; 5], Error> {
-        let private = self.directory.join(PRIVATE);
+        let private = self.directory.join(PRIVATE_DIR);
         let [root, skeleton] = ["rootfs", "skeleton"].map(|name| self.directory.join(name));
         let [top, upper, work] = ["top", "upper", "work"].map(|name| private.join(name));
         let parts = [root, skeleton, top, upper, work];
@@ -147,67 +147,67 @@ impl Bundle {
         Ok(parts)
     }
 
-    fn lay_out(&self, spec: &ContainerSpec, places: &Places) -> Result<(), Error> {
+    fn lay_out(&self, spec: &ContainerSpec, paths: &BundlePaths) -> Result<(), Error> {
         let [_, skeleton, top, upper, work] = &self.make_parts()?;
-        make_open(&places.root)?;
+        create_public_root(&paths.root)?;
         skeleton_for(spec, skeleton)?;
         for scratch in &spec.scratch {
-            let place = top.join(scratch.target.strip_prefix("/").unwrap_or(&scratch.target));
-            make_directory(&place)?;
-            set_mode(&place, 0o1777)?;
+            let target = top.join(scratch.target.strip_prefix("/").unwrap_or(&scratch.target));
+            make_directory(&target)?;
+            set_mode(&target, 0o1777)?;
         }
         let owner = spec.users.map_or(0, |map| map.range.first);
         let user = (spec.user.uid, spec.user.gid);
         let user = spec.users.map_or(Some(user), |map| map.outside(user));
-        device::make(&places.nodes, &spec.devices, user.unwrap_or((owner, owner)))?;
+        device::make(&paths.nodes, &spec.devices, user.unwrap_or((owner, owner)))?;
         if let Some(map) = &spec.users {
-            users::pin(map, spec.maker, &places.users)?;
+            users::pin_namespace(map, spec.userns_owner, &paths.users)?;
         }
-        places.mount_borrowed(spec)?;
+        paths.mount_host_volumes(spec)?;
         chown(upper, Some(owner), Some(owner)).map_err(Error::file("give away", upper))?;
         let layers = spec.layers.iter().map(PathBuf::as_path);
         let lower = std::iter::once(top.as_path()).chain(layers).chain([skeleton.as_path()]);
-        let mut options = format!("lowerdir={}", joined(lower)?);
+        let mut options = format!("lowerdir={}", join_layers(lower)?);
         if spec.writable_root {
             overlay_path(&self.directory)?;
             let (upper, work) = (upper.display(), work.display());
             options.push_str(&format!(",upperdir={upper},workdir={work}"));
         }
-        mount_overlay(&places.root, &options)
+        mount_overlay(&paths.root, &options)
     }
 }
 
 /// Where the parts of a bundle are that its description names.
-pub(super) struct Places {
+pub(super) struct BundlePaths {
     pub root: PathBuf,
     /// Nodes of devices that it is lent.
     pub nodes: PathBuf,
     /// Folders that it is lent.
-    pub lent: PathBuf,
+    pub host_volumes: PathBuf,
     /// The namespace of its users.
     pub users: PathBuf,
 }
 
-impl Places {
+impl BundlePaths {
     /// Where the folder at position `number` of those that it is lent is mounted first.
-    pub fn borrowed(&self, number: usize) -> PathBuf {
-        self.lent.join(number.to_string())
+    pub fn host_volume(&self, number: usize) -> PathBuf {
+        self.host_volumes.join(number.to_string())
     }
 
-    fn mount_borrowed(&self, spec: &ContainerSpec) -> Result<(), Error> {
-        if spec.borrowed.is_empty() {
+    fn mount_host_volumes(&self, spec: &ContainerSpec) -> Result<(), Error> {
+        if spec.host_volumes.is_empty() {
             return Ok(());
         }
-        make_directory(&self.lent)?;
-        let mut all = spec.borrowed.iter().enumerate();
-        all.try_for_each(|(number, lent)| lent.folder.mount(&self.borrowed(number)))
+        make_directory(&self.host_volumes)?;
+        let mut all = spec.host_volumes.iter().enumerate();
+        all.try_for_each(|(number, lent)| lent.folder.mount(&self.host_volume(number)))
     }
 }
 
 /// Whether everybody may pass through all the folders around `path`: the runtime does, as the
 /// container's own root, which is nobody on the machine, and so do plain tasks.
 #[must_use]
-pub fn is_open_to_all(path: &Path) -> bool {
+pub fn is_world_traversable(path: &Path) -> bool {
     let passes = |folder: &Path| {
         fs::metadata(folder).is_ok_and(|about| about.permissions().mode() & 0o001 != 0)
     };
@@ -215,14 +215,14 @@ pub fn is_open_to_all(path: &Path) -> bool {
 }
 
 /// The place of a root that is not in its bundle.
-fn make_open(root: &Path) -> Result<(), Error> {
-    let all = Path::new(OPEN_ROOTS);
+fn create_public_root(root: &Path) -> Result<(), Error> {
+    let all = Path::new(PUBLIC_ROOTS);
     if !root.starts_with(all) {
         return Ok(());
     }
     make_directory(root)?;
     set_mode(all, 0o711)?;
-    if is_open_to_all(root) {
+    if is_world_traversable(root) {
         return Ok(());
     }
     Err(Error::invalid("folder of roots", all.display(), "one that everybody may pass through"))
@@ -230,24 +230,24 @@ fn make_open(root: &Path) -> Result<(), Error> {
 
 /// # Errors
 /// When a link of a layer, or of a folder that is lent, is on the way to what will be mounted.
-fn no_links(spec: &ContainerSpec) -> Result<(), Error> {
+fn check_links(spec: &ContainerSpec) -> Result<(), Error> {
     let own = ["/proc", "/dev", "/sys", "/etc"].map(Path::new);
     for target in spec.targets().chain(own).chain([spec.cwd.as_path()]) {
         let inside = target.strip_prefix("/").unwrap_or(target);
         for layer in &spec.layers {
-            let way = inside.ancestors().filter(|part| !part.as_os_str().is_empty());
+            let path_parts = inside.ancestors().filter(|part| !part.as_os_str().is_empty());
             let is_link = |part: &&Path| {
                 fs::symlink_metadata(layer.join(part)).is_ok_and(|about| about.is_symlink())
             };
-            if let Some(part) = way.into_iter().find(is_link) {
+            if let Some(part) = path_parts.into_iter().find(is_link) {
                 let link = Path::new("/").join(part);
                 let within = "the package that is the root";
                 return Err(Error::Link { target: target.to_owned(), link, within });
             }
         }
-        for lent in spec.borrowed.iter().filter(|lent| lent.target != target) {
-            let Ok(inner) = target.strip_prefix(&lent.target) else { continue };
-            if !HeldFolder::is_plain(&lent.folder, inner) {
+        for volume in spec.host_volumes.iter().filter(|lent| lent.target != target) {
+            let Ok(inner) = target.strip_prefix(&volume.target) else { continue };
+            if !PinnedHostPath::is_link_free(&volume.folder, inner) {
                 let within = "a folder that the machine lends";
                 let link = target.to_owned();
                 return Err(Error::Link { target: target.to_owned(), link, within });
@@ -257,7 +257,7 @@ fn no_links(spec: &ContainerSpec) -> Result<(), Error> {
     Ok(())
 }
 
-fn joined<'a>(layers: impl Iterator<Item = &'a Path>) -> Result<String, Error> {
+fn join_layers<'a>(layers: impl Iterator<Item = &'a Path>) -> Result<String, Error> {
     let mut texts = Vec::new();
     for layer in layers {
         overlay_path(layer)?;
@@ -270,9 +270,9 @@ fn joined<'a>(layers: impl Iterator<Item = &'a Path>) -> Result<String, Error> {
 }
 
 pub(super) fn mount_overlay(at: &Path, options: &str) -> Result<(), Error> {
-    if options.len() > MOST_OPTIONS {
-        let shown = format!("{} bytes of paths", options.len());
-        return Err(Error::invalid("layers", shown, "4095 bytes of paths in all"));
+    if options.len() > MAX_MOUNT_OPTIONS {
+        let found = format!("{} bytes of paths", options.len());
+        return Err(Error::invalid("layers", found, "4095 bytes of paths in all"));
     }
     let data = CString::new(options)
         .map_err(|_| Error::invalid("layers", options.escape_debug(), "no zero bytes"))?;
@@ -313,29 +313,29 @@ fn skeleton_for(spec: &ContainerSpec, skeleton: &Path) -> Result<(), Error> {
     }
     for bind in &spec.binds {
         let about = fs::metadata(&bind.source).map_err(Error::file("look at", &bind.source))?;
-        make_place(&within(&bind.target), about.is_dir())?;
+        create_mount_point(&within(&bind.target), about.is_dir())?;
     }
-    for lent in &spec.borrowed {
-        make_place(&within(&lent.target), lent.folder.is_folder())?;
+    for volume in &spec.host_volumes {
+        create_mount_point(&within(&volume.target), volume.folder.is_folder())?;
     }
     Ok(())
 }
 
 /// An empty folder or file.
-fn make_place(place: &Path, is_folder: bool) -> Result<(), Error> {
+fn create_mount_point(mount_point: &Path, is_folder: bool) -> Result<(), Error> {
     if is_folder {
-        return make_directory(place);
+        return make_directory(mount_point);
     }
-    if let Some(parent) = place.parent() {
+    if let Some(parent) = mount_point.parent() {
         make_directory(parent)?;
     }
-    fs::write(place, "").map_err(Error::file("make", place))
+    fs::write(mount_point, "").map_err(Error::file("make", mount_point))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::container::{Bind, Borrowed};
+    use crate::container::{Bind, HostVolumeMount};
 
     #[test]
     fn a_link_of_a_package_leads_no_mount_anywhere() {
@@ -353,29 +353,29 @@ mod tests {
         let to = |target: &str| {
             let (source, target) = ("/usr".into(), target.into());
             let binds = vec![Bind { source, target, writable: false }];
-            no_links(&ContainerSpec { binds, ..spec.clone() })
+            check_links(&ContainerSpec { binds, ..spec.clone() })
         };
-        no_links(&spec).unwrap();
+        check_links(&spec).unwrap();
         to("/etc/hosts").unwrap();
         for (target, link) in [("/work", "/work"), ("/opt/a/b", "/opt")] {
-            let said = to(target).unwrap_err().to_string();
+            let error = to(target).unwrap_err().to_string();
             assert!(
-                said.starts_with(&format!("mount target {target}: {link} is a link")),
-                "{said}"
+                error.starts_with(&format!("mount target {target}: {link} is a link")),
+                "{error}"
             );
         }
         assert!(to("/etc/resolv.conf").is_err());
-        let lend = |target: &str| {
-            let folder = HeldFolder::open(&base.join("lent")).unwrap();
-            let at = |target: &str| Borrowed {
+        let with_volume = |target: &str| {
+            let folder = PinnedHostPath::open(&base.join("lent")).unwrap();
+            let at = |target: &str| HostVolumeMount {
                 folder: folder.clone(),
                 target: target.into(),
                 writable: true,
             };
             let borrowed = vec![at("/data"), at(target)];
-            no_links(&ContainerSpec { borrowed, ..spec.clone() })
+            check_links(&ContainerSpec { host_volumes: borrowed, ..spec.clone() })
         };
-        assert!(lend("/data/inner").is_ok() && lend("/data/link").is_err());
+        assert!(with_volume("/data/inner").is_ok() && with_volume("/data/link").is_err());
         fs::remove_dir_all(base).unwrap();
     }
 
@@ -384,13 +384,13 @@ mod tests {
         let run = std::env::temp_dir().join(format!("cellwright-bundle-{}", std::process::id()));
         let bundle = Bundle::at(&run, &ContainerId::new("7-1").unwrap());
         let parts = bundle.make_parts().unwrap();
-        let shut = |path: &&PathBuf| {
+        let is_private = |path: &&PathBuf| {
             let inside = path.ancestors().take_while(|above| *above != run);
             let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
             inside.into_iter().any(|above| mode(above) & 0o007 == 0)
         };
-        let shut: Vec<bool> = parts.iter().map(|part| shut(&part)).collect();
-        assert_eq!(shut, [false, false, true, true, true]);
+        let are_private: Vec<bool> = parts.iter().map(|part| is_private(&part)).collect();
+        assert_eq!(are_private, [false, false, true, true, true]);
         fs::remove_dir_all(run).unwrap();
     }
 }

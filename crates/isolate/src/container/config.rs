@@ -1,10 +1,10 @@
 //! The description of a container in the OCI format. Limits are not in it: the group carries them
 //! already, and the runtime is only told which group that is.
 
-use super::bundle::Places;
+use super::bundle::BundlePaths;
 use super::device;
 use super::runtime::Exec;
-use super::seccomp::{self, Latitude};
+use super::seccomp::{self, SeccompPolicy};
 use super::spec::{ContainerSpec, Network, RlimitKind};
 use super::users::Extent;
 use crate::Error;
@@ -19,7 +19,7 @@ use oci_spec::runtime::{
 use std::path::{Path, PathBuf};
 
 /// What would tell a task of the machine's hardware and of its neighbours.
-const MASKED: &[&str] = &[
+const MASKED_PATHS: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -34,26 +34,26 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
 ];
 
-const READ_ONLY: &[&str] =
+const READ_ONLY_PATHS: &[&str] =
     &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Room for shared memory; it is charged to the task like any other.
-const SHARED_MEMORY: &str = "size=67108864";
+const SHM_SIZE: &str = "size=67108864";
 
-/// The description of `spec` with its parts at `places`.
+/// The description of `spec` with its parts at `paths`.
 ///
 /// # Errors
 /// When the spec does not pass [`ContainerSpec::check`].
-pub(super) fn description(spec: &ContainerSpec, places: &Places) -> Result<Spec, Error> {
+pub(super) fn description(spec: &ContainerSpec, paths: &BundlePaths) -> Result<Spec, Error> {
     spec.check()?;
-    let root = places.root.as_path();
+    let root = paths.root.as_path();
     let built = SpecBuilder::default()
         .version("1.0.2")
         .hostname(spec.hostname.as_str())
         .root(RootBuilder::default().path(root).readonly(!spec.writable_root).build()?)
         .process(process(spec)?)
-        .mounts(mounts(spec, places)?)
-        .linux(linux(spec, &places.users)?)
+        .mounts(mounts(spec, paths)?)
+        .linux(linux(spec, &paths.users)?)
         .build()?;
     Ok(built)
 }
@@ -114,7 +114,7 @@ fn no_capabilities() -> Result<LinuxCapabilities, OciSpecError> {
 }
 
 fn rlimits(spec: &ContainerSpec) -> Result<Vec<PosixRlimit>, OciSpecError> {
-    let one = |limit: &super::spec::Rlimit| {
+    let rlimit_of = |limit: &super::spec::Rlimit| {
         let kind = match limit.kind {
             RlimitKind::CoreSize => PosixRlimitType::RlimitCore,
             RlimitKind::OpenFiles => PosixRlimitType::RlimitNofile,
@@ -124,7 +124,7 @@ fn rlimits(spec: &ContainerSpec) -> Result<Vec<PosixRlimit>, OciSpecError> {
         };
         PosixRlimitBuilder::default().typ(kind).soft(limit.soft).hard(limit.hard).build()
     };
-    spec.rlimits.iter().map(one).collect()
+    spec.rlimits.iter().map(rlimit_of).collect()
 }
 
 fn mount(target: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<Mount, Error> {
@@ -138,7 +138,7 @@ fn mount(target: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<M
     Ok(built)
 }
 
-fn mounts(spec: &ContainerSpec, places: &Places) -> Result<Vec<Mount>, Error> {
+fn mounts(spec: &ContainerSpec, paths: &BundlePaths) -> Result<Vec<Mount>, Error> {
     let kernel = |target: &str, kind: &str, options: &[&str]| {
         mount(Path::new(target), kind, Path::new(kind), options)
     };
@@ -146,7 +146,7 @@ fn mounts(spec: &ContainerSpec, places: &Places) -> Result<Vec<Mount>, Error> {
         kernel("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
         kernel("/dev", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=65536"])?,
         kernel("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666"])?,
-        kernel("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", SHARED_MEMORY])?,
+        kernel("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", SHM_SIZE])?,
         kernel("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
     ];
     // The kernel shows a network's entries in /sys only to those who own that network.
@@ -164,14 +164,14 @@ fn mounts(spec: &ContainerSpec, places: &Places) -> Result<Vec<Mount>, Error> {
         let options = ["bind", "rprivate", "nosuid", "nodev", access];
         list.push(mount(&bind.target, "bind", &bind.source, &options)?);
     }
-    for (number, lent) in spec.borrowed.iter().enumerate() {
-        let access = if lent.writable { "rw" } else { "ro" };
+    for (number, volume) in spec.host_volumes.iter().enumerate() {
+        let access = if volume.writable { "rw" } else { "ro" };
         let mut options = vec!["bind", "rprivate", "nosuid", "nodev", access];
-        options.extend(lent.folder.forbidden());
-        list.push(mount(&lent.target, "bind", &places.borrowed(number), &options)?);
+        options.extend(volume.folder.mount_restrictions());
+        list.push(mount(&volume.target, "bind", &paths.host_volume(number), &options)?);
     }
     for (number, node) in spec.devices.iter().enumerate() {
-        let source = device::place(&places.nodes, number);
+        let source = device::node_path(&paths.nodes, number);
         let options = ["bind", "rprivate", "nosuid", "noexec", "rw"];
         list.push(mount(&node.target, "bind", &source, &options)?);
     }
@@ -181,15 +181,15 @@ fn mounts(spec: &ContainerSpec, places: &Places) -> Result<Vec<Mount>, Error> {
 }
 
 fn linux(spec: &ContainerSpec, users: &Path) -> Result<Linux, Error> {
-    let resources = LinuxResourcesBuilder::default().devices(openable(spec)?).build()?;
+    let resources = LinuxResourcesBuilder::default().devices(device_rules(spec)?).build()?;
     let texts = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<String>>();
     let mut linux = LinuxBuilder::default()
         .cgroups_path(PathBuf::from(format!("/{}", spec.group)))
         .resources(resources)
         .namespaces(namespaces(spec, users)?)
-        .seccomp(seccomp::profile(latitude(spec))?)
-        .masked_paths(texts(MASKED))
-        .readonly_paths(texts(READ_ONLY));
+        .seccomp(seccomp::profile(seccomp_policy(spec))?)
+        .masked_paths(texts(MASKED_PATHS))
+        .readonly_paths(texts(READ_ONLY_PATHS));
     if let Some(map) = spec.users {
         linux = linux.uid_mappings(mapping(&map.users())?).gid_mappings(mapping(&map.groups())?);
     }
@@ -198,16 +198,16 @@ fn linux(spec: &ContainerSpec, users: &Path) -> Result<Linux, Error> {
 
 /// Whoever borrows folders as an account of the machine is the same user as everybody else who
 /// does. Two such tasks on one network would be let listen on one port.
-fn latitude(spec: &ContainerSpec) -> Latitude {
+fn seccomp_policy(spec: &ContainerSpec) -> SeccompPolicy {
     let shared_user = spec.users.is_none_or(|map| map.kept.is_some());
     let shared_ports = !shared_user || spec.network == Network::Own;
-    Latitude { set_id_files: spec.set_id_files, shared_ports }
+    SeccompPolicy { set_id_files: spec.set_id_files, shared_ports }
 }
 
 /// No device but the plain ones, which the runtime adds, and those that are lent.
-fn openable(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError> {
+fn device_rules(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError> {
     let none = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build();
-    let lent = spec.devices.iter().map(|node| {
+    let assigned = spec.devices.iter().map(|node| {
         let kind = if node.is_block { LinuxDeviceType::B } else { LinuxDeviceType::C };
         LinuxDeviceCgroupBuilder::default()
             .allow(true)
@@ -217,15 +217,15 @@ fn openable(spec: &ContainerSpec) -> Result<Vec<LinuxDeviceCgroup>, OciSpecError
             .access("rw")
             .build()
     });
-    std::iter::once(none).chain(lent).collect()
+    std::iter::once(none).chain(assigned).collect()
 }
 
 fn mapping(extents: &[Extent]) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
-    let one = |extent: &Extent| {
+    let mapping_of = |extent: &Extent| {
         let builder = LinuxIdMappingBuilder::default();
         builder.container_id(extent.inside).host_id(extent.outside).size(extent.count).build()
     };
-    extents.iter().map(one).collect()
+    extents.iter().map(mapping_of).collect()
 }
 
 fn namespaces(spec: &ContainerSpec, users: &Path) -> Result<Vec<LinuxNamespace>, OciSpecError> {
@@ -256,7 +256,9 @@ fn namespaces(spec: &ContainerSpec, users: &Path) -> Result<Vec<LinuxNamespace>,
 mod tests {
     use super::*;
     use crate::cgroup::GroupPath;
-    use crate::container::{Bind, Borrowed, DeviceNode, HeldFolder, IdMap, IdRange, Scratch};
+    use crate::container::{
+        Bind, DeviceNode, HostVolumeMount, IdMap, IdRange, PinnedHostPath, Scratch,
+    };
     use serde_json::{Value, json};
 
     fn spec() -> ContainerSpec {
@@ -265,13 +267,13 @@ mod tests {
     }
 
     fn written(spec: &ContainerSpec) -> Value {
-        let places = Places {
+        let paths = BundlePaths {
             root: "/run/x/root".into(),
             nodes: "/run/x/nodes".into(),
-            lent: "/run/x/lent".into(),
+            host_volumes: "/run/x/lent".into(),
             users: "/run/x/users".into(),
         };
-        serde_json::to_value(description(spec, &places).unwrap()).unwrap()
+        serde_json::to_value(description(spec, &paths).unwrap()).unwrap()
     }
 
     fn kinds(value: &Value) -> Vec<&str> {
@@ -305,13 +307,13 @@ mod tests {
 
     #[test]
     fn a_device_that_is_lent_is_seen_and_may_be_opened_and_no_other() {
-        let mut asked = spec();
+        let mut container_spec = spec();
         let target = "/dev/dri/card0".into();
-        asked.devices = vec![DeviceNode { target, is_block: false, major: 226, minor: 7 }];
-        let value = written(&asked);
+        container_spec.devices = vec![DeviceNode { target, is_block: false, major: 226, minor: 7 }];
+        let value = written(&container_spec);
         let rules = &value["linux"]["resources"]["devices"];
-        let lent = json!({"allow": true, "type": "c", "major": 226, "minor": 7, "access": "rw"});
-        assert_eq!(rules, &json!([{"allow": false, "access": "rwm"}, lent]));
+        let rule = json!({"allow": true, "type": "c", "major": 226, "minor": 7, "access": "rw"});
+        assert_eq!(rules, &json!([{"allow": false, "access": "rwm"}, rule]));
         let mounts = value["mounts"].as_array().unwrap();
         let seen = mounts.iter().find(|mount| mount["destination"] == "/dev/dri/card0").unwrap();
         assert_eq!(seen["source"], "/run/x/nodes/0");
@@ -320,13 +322,13 @@ mod tests {
 
     #[test]
     fn networks_and_users_as_asked() {
-        let mut asked = spec();
-        asked.network = Network::Host;
-        assert!(!kinds(&written(&asked)).contains(&"network"));
-        asked.network = Network::Joined("/run/netns/t1".into());
+        let mut container_spec = spec();
+        container_spec.network = Network::Host;
+        assert!(!kinds(&written(&container_spec)).contains(&"network"));
+        container_spec.network = Network::Joined("/run/netns/t1".into());
         let range = IdRange { first: 100_000, count: 65_536 };
-        asked.users = Some(IdMap::shifted(range));
-        let value = written(&asked);
+        container_spec.users = Some(IdMap::shifted(range));
+        let value = written(&container_spec);
         let joined = json!({"type": "network", "path": "/run/netns/t1"});
         assert!(value["linux"]["namespaces"].as_array().unwrap().contains(&joined));
         let pinned = json!({"type": "user", "path": "/run/x/users"});
@@ -337,11 +339,12 @@ mod tests {
 
     #[test]
     fn what_is_lent_is_mounted_from_a_place_that_no_task_gets_to() {
-        let mut asked = spec();
-        let folder = HeldFolder::open(Path::new("/usr")).unwrap();
-        asked.borrowed = vec![Borrowed { folder, target: "/data".into(), writable: false }];
-        asked.set_id_files = false;
-        let value = written(&asked);
+        let mut container_spec = spec();
+        let folder = PinnedHostPath::open(Path::new("/usr")).unwrap();
+        container_spec.host_volumes =
+            vec![HostVolumeMount { folder, target: "/data".into(), writable: false }];
+        container_spec.set_id_files = false;
+        let value = written(&container_spec);
         let mounts = value["mounts"].as_array().unwrap();
         let seen = mounts.iter().find(|mount| mount["destination"] == "/data").unwrap();
         assert_eq!(seen["source"], "/run/x/lent/0");
@@ -358,29 +361,29 @@ mod tests {
     fn ports_are_shared_only_by_who_is_a_user_of_its_own_or_has_a_network_of_its_own() {
         let range = IdRange { first: 100_000, count: 65_536 };
         let own = IdMap::shifted(range);
-        let lent = IdMap { range, kept: Some((65_534, 65_534)) };
+        let shared_map = IdMap { range, kept: Some((65_534, 65_534)) };
         for (users, network, may) in [
             (Some(own), Network::Host, true),
-            (Some(lent), Network::Host, false),
-            (Some(lent), Network::Joined("/run/netns/t1".into()), false),
-            (Some(lent), Network::Own, true),
+            (Some(shared_map), Network::Host, false),
+            (Some(shared_map), Network::Joined("/run/netns/t1".into()), false),
+            (Some(shared_map), Network::Own, true),
             (None, Network::Host, false),
         ] {
             let value = written(&ContainerSpec { users, network, ..spec() });
             let rules = value["linux"]["seccomp"]["syscalls"].as_array().unwrap();
             let names = |rule: &Value| rule["names"].as_array().unwrap().clone();
-            let refused = rules.iter().any(|rule| names(rule).contains(&json!("setsockopt")));
-            assert_eq!(refused, !may, "{users:?}");
+            let is_denied = rules.iter().any(|rule| names(rule).contains(&json!("setsockopt")));
+            assert_eq!(is_denied, !may, "{users:?}");
         }
     }
 
     #[test]
     fn outer_mounts_come_before_inner_ones() {
-        let mut asked = spec();
-        asked.scratch = vec![Scratch { target: "/data/tmp".into(), bytes: 4096 }];
+        let mut container_spec = spec();
+        container_spec.scratch = vec![Scratch { target: "/data/tmp".into(), bytes: 4096 }];
         let (source, target) = ("/srv/data".into(), "/data".into());
-        asked.binds = vec![Bind { source, target, writable: false }];
-        let value = written(&asked);
+        container_spec.binds = vec![Bind { source, target, writable: false }];
+        let value = written(&container_spec);
         let mounts = value["mounts"].as_array().unwrap();
         let at = |target: &str| mounts.iter().position(|m| m["destination"] == target).unwrap();
         assert!(at("/data") < at("/data/tmp") && at("/dev") < at("/dev/shm"));

@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, chown};
 use std::path::{Component, Path, PathBuf};
 
 /// What every container has in `/dev`, and what leads out of it.
-const USUAL: [&str; 16] = [
+const DEFAULT_DEVICES: [&str; 16] = [
     "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr",
     "stdin", "stdout", "tty", "urandom", "zero",
 ];
@@ -47,15 +47,15 @@ impl DeviceNode {
             return Err(Error::invalid("device node", node.display(), allowed));
         }
         let name = Path::new(node.file_name().unwrap_or_default());
-        let place = node.strip_prefix("/dev").unwrap_or(name);
-        let first = place.components().next().map(|part| part.as_os_str().to_owned());
-        if first.is_none_or(|first| USUAL.iter().any(|usual| first == *usual)) {
+        let relative = node.strip_prefix("/dev").unwrap_or(name);
+        let first = relative.components().next().map(|part| part.as_os_str().to_owned());
+        if first.is_none_or(|first| DEFAULT_DEVICES.iter().any(|usual| first == *usual)) {
             let allowed = "one that a container does not have anyway";
             return Err(Error::invalid("device node", node.display(), allowed));
         }
         let number = about.rdev();
         Ok(DeviceNode {
-            target: Path::new("/dev").join(place),
+            target: Path::new("/dev").join(relative),
             is_block: kind.is_block_device(),
             major: major(number),
             minor: minor(number),
@@ -70,7 +70,7 @@ impl DeviceNode {
 }
 
 /// Where the node at position `number` of a spec's list lies, below the bundle's folder of nodes.
-pub(super) fn place(nodes: &Path, number: usize) -> PathBuf {
+pub(super) fn node_path(nodes: &Path, number: usize) -> PathBuf {
     nodes.join(number.to_string())
 }
 
@@ -86,7 +86,7 @@ pub(super) fn make(nodes: &Path, list: &[DeviceNode], owner: (u32, u32)) -> Resu
         return Err(Error::invalid("folder of containers", nodes.display(), allowed));
     }
     for (number, node) in list.iter().enumerate() {
-        let at = place(nodes, number);
+        let at = node_path(nodes, number);
         let kind = if node.is_block { FileType::BlockDevice } else { FileType::CharacterDevice };
         mknodat(CWD, &at, kind, Mode::RUSR | Mode::WUSR, makedev(node.major, node.minor))
             .map_err(|why| Error::file("make", &at)(why.into()))?;
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn only_devices_that_a_container_does_not_have_anyway() {
-        let refused = |path: &str| DeviceNode::of(Path::new(path)).unwrap_err().to_string();
+        let error_of = |path: &str| DeviceNode::of(Path::new(path)).unwrap_err().to_string();
         for (path, why) in [
             ("dev/kvm", "an absolute path"),
             ("/dev/../etc/passwd", "an absolute path"),
@@ -109,8 +109,8 @@ mod tests {
             ("/dev/null", "does not have anyway"),
             ("/dev/no-such-device", "/dev/no-such-device"),
         ] {
-            let said = refused(path);
-            assert!(said.contains(why), "{path}: {said}");
+            let error = error_of(path);
+            assert!(error.contains(why), "{path}: {error}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::bundle::mount_overlay;
 use super::runtime::Runtime;
 use super::spec::IdRange;
-use super::users::{IdMap, Maker, pin};
+use super::users::{IdMap, UserNsOwner, pin_namespace};
 use crate::cgroup::Layout;
 use crate::{Error, mounts};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// The first runc that knows the action of our filter's rules for kills (`SCMP_ACT_KILL_PROCESS`):
 /// one before it would refuse every container.
-const LEAST_RUNC: (u32, u32, u32) = (1, 1, 3);
+const MIN_RUNC: (u32, u32, u32) = (1, 1, 3);
 
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl fmt::Display for Obstacle {
             Obstacle::NotRoot { uid } => write!(f, "the agent runs as user {uid}, not as root"),
             Obstacle::NoRuntime { error } => write!(f, "no container runtime: {error}"),
             Obstacle::OldRuntime { runtime } => {
-                let (major, minor, patch) = LEAST_RUNC;
+                let (major, minor, patch) = MIN_RUNC;
                 write!(f, "the container runtime is too old: {runtime}; allowed: runc ")?;
                 write!(f, "{major}.{minor}.{patch} or later")
             }
@@ -48,7 +48,7 @@ pub enum Probe {
     Ready {
         runtime: String,
         /// Who can make namespaces of users here.
-        maker: Maker,
+        userns_owner: UserNsOwner,
     },
     Off {
         obstacles: Vec<Obstacle>,
@@ -58,7 +58,7 @@ pub enum Probe {
 impl Probe {
     /// Why not, in one line; `None` when containers work.
     #[must_use]
-    pub fn why_not(&self) -> Option<String> {
+    pub fn unavailable_reason(&self) -> Option<String> {
         let Probe::Off { obstacles } = self else { return None };
         let texts: Vec<String> = obstacles.iter().map(Obstacle::to_string).collect();
         Some(texts.join("; "))
@@ -80,9 +80,9 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     if let (0, Err(e)) = (uid, try_overlay(&run.join("probe"))) {
         obstacles.push(Obstacle::NoOverlay { error: e.to_string() });
     }
-    let mut maker = Maker::default();
+    let mut userns_owner = UserNsOwner::default();
     match try_users(&run.join("probe")) {
-        Ok(found) => maker = found,
+        Ok(found) => userns_owner = found,
         Err(e) if uid == 0 => obstacles.push(Obstacle::NoUsers { error: e.to_string() }),
         Err(_) => {}
     }
@@ -94,7 +94,7 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
     }
     match version {
         Ok(runtime) if obstacles.is_empty() => {
-            Probe::Ready { runtime: with_holes(&runtime), maker }
+            Probe::Ready { runtime: with_vulnerabilities(&runtime), userns_owner }
         }
         Ok(_) => Probe::Off { obstacles },
         Err(e) => {
@@ -106,15 +106,17 @@ pub fn probe(runtime: &dyn Runtime, run: &Path) -> Probe {
 
 /// What is known against a version of runc, said with it. Not an obstacle: distributions mend holes
 /// without changing the number, and only their users know.
-fn with_holes(runtime: &str) -> String {
-    match lacking(runtime) {
-        Some(holes) => format!("{runtime} (open to {holes}, unless your distribution mended it)"),
+fn with_vulnerabilities(runtime: &str) -> String {
+    match missing_fixes(runtime) {
+        Some(missing) => {
+            format!("{runtime} (open to {missing}, unless your distribution mended it)")
+        }
         None => runtime.to_owned(),
     }
 }
 
 /// Holes through which a task gets out, by the first versions without them.
-fn lacking(runtime: &str) -> Option<&'static str> {
+fn missing_fixes(runtime: &str) -> Option<&'static str> {
     match runc_version(runtime)? {
         (1, 1, patch) if patch >= 12 => Some("CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881"),
         (1, 2, 8..) | (1, 3, 3..) | (1, 4.., _) | (2.., ..) => None,
@@ -125,7 +127,7 @@ fn lacking(runtime: &str) -> Option<&'static str> {
 
 /// A runtime of another name, or that tells no number, is taken at its word.
 fn is_too_old(runtime: &str) -> bool {
-    runc_version(runtime).is_some_and(|version| version < LEAST_RUNC)
+    runc_version(runtime).is_some_and(|version| version < MIN_RUNC)
 }
 
 fn runc_version(runtime: &str) -> Option<(u32, u32, u32)> {
@@ -150,17 +152,17 @@ fn try_overlay(directory: &Path) -> Result<(), Error> {
 }
 
 /// Some kernels let root alone make namespaces, and some let nobody.
-fn try_users(directory: &Path) -> Result<Maker, Error> {
+fn try_users(directory: &Path) -> Result<UserNsOwner, Error> {
     // Any numbers but root's do.
     let map = IdMap::shifted(IdRange { first: 0x7fff_0000, count: 1 });
-    let attempt = |maker: Maker| {
+    let attempt = |userns_owner: UserNsOwner| {
         mounts::remove_tree(directory)?;
         fs::create_dir_all(directory).map_err(Error::file("make", directory))?;
-        let tried = pin(&map, maker, &directory.join("users"));
+        let tried = pin_namespace(&map, userns_owner, &directory.join("users"));
         mounts::remove_tree(directory)?;
-        tried.map(|()| maker)
+        tried.map(|()| userns_owner)
     };
-    attempt(Maker::OwnRange).or_else(|_| attempt(Maker::Root))
+    attempt(UserNsOwner::FirstOfRange).or_else(|_| attempt(UserNsOwner::Root))
 }
 
 #[cfg(test)]
@@ -170,14 +172,15 @@ mod tests {
 
     #[test]
     fn holes_of_a_version_are_named() {
-        let holes = |version: &str| lacking(&format!("runc version {version}")).map(str::len);
-        let (all, late) = (holes("1.1.5+ds1"), holes("1.1.12"));
+        let missing =
+            |version: &str| missing_fixes(&format!("runc version {version}")).map(str::len);
+        let (all, late) = (missing("1.1.5+ds1"), missing("1.1.12"));
         assert!(all > late && late.is_some());
-        assert_eq!((holes("1.2.7"), holes("1.3.2"), holes("1.0.0-rc93")), (late, late, all));
-        for mended in ["1.2.8", "1.3.3", "1.4.0", "1.10.1", "2.0.0"] {
-            assert_eq!(holes(mended), None, "{mended}");
+        assert_eq!((missing("1.2.7"), missing("1.3.2"), missing("1.0.0-rc93")), (late, late, all));
+        for fixed in ["1.2.8", "1.3.3", "1.4.0", "1.10.1", "2.0.0"] {
+            assert_eq!(missing(fixed), None, "{fixed}");
         }
-        assert_eq!(lacking("crun version 1.8"), None);
+        assert_eq!(missing_fixes("crun version 1.8"), None);
     }
 
     #[test]
@@ -190,7 +193,7 @@ mod tests {
         }
         assert!(!is_too_old("crun version 1.0.1"));
         let old = Obstacle::OldRuntime { runtime: "runc version 1.1.2".into() };
-        let why = Probe::Off { obstacles: vec![old] }.why_not().unwrap_or_default();
+        let why = Probe::Off { obstacles: vec![old] }.unavailable_reason().unwrap_or_default();
         assert!(why.ends_with("runc version 1.1.2; allowed: runc 1.1.3 or later"), "{why}");
     }
 
@@ -198,7 +201,7 @@ mod tests {
     fn every_obstacle_is_named() {
         let run = std::env::temp_dir().join(format!("cellwright-probe-{}", std::process::id()));
         let runc = Runc::new("/no/such/runtime", run.join("state"));
-        let why = probe(&runc, &run).why_not().expect("there is no such runtime");
+        let why = probe(&runc, &run).unavailable_reason().expect("there is no such runtime");
         assert!(why.contains("no container runtime: cannot run /no/such/runtime"), "{why}");
         let is_root = rustix::process::geteuid().is_root();
         assert_eq!(why.contains("not as root"), !is_root, "{why}");

@@ -111,7 +111,7 @@ impl Runc {
         Error::Runtime { program: self.program.clone(), verb, id: id.to_string(), message }
     }
 
-    fn no_program(&self) -> impl FnOnce(io::Error) -> Error {
+    fn spawn_error(&self) -> impl FnOnce(io::Error) -> Error {
         let program = self.program.clone();
         move |source| Error::Spawn { program, source }
     }
@@ -134,13 +134,13 @@ impl Runc {
 impl Runtime for Runc {
     fn version(&self) -> Result<String, Error> {
         let output =
-            Command::new(&self.program).arg("--version").output().map_err(self.no_program())?;
+            Command::new(&self.program).arg("--version").output().map_err(self.spawn_error())?;
         let text = String::from_utf8_lossy(&output.stdout);
         match text.lines().next() {
             Some(line) if output.status.success() => Ok(line.to_owned()),
             _ => {
-                let shown = output.status.to_string();
-                Err(Error::invalid("runtime", shown, "a program that tells its version"))
+                let status = output.status.to_string();
+                Err(Error::invalid("runtime", status, "a program that tells its version"))
             }
         }
     }
@@ -154,7 +154,7 @@ impl Runtime for Runc {
         // given by name alone is found through one of them.
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr);
-        let status = command.status().map_err(self.no_program())?;
+        let status = command.status().map_err(self.spawn_error())?;
         if !status.success() {
             let log = fs::read_to_string(bundle.runtime_log()).unwrap_or_default();
             let message = last_error(&log).unwrap_or_else(|| status.to_string());
@@ -171,7 +171,8 @@ impl Runtime for Runc {
 
     fn delete(&self, id: &ContainerId) -> Result<(), Error> {
         let mut command = self.command("delete");
-        let output = command.arg("--force").arg(id.as_str()).output().map_err(self.no_program())?;
+        let output =
+            command.arg("--force").arg(id.as_str()).output().map_err(self.spawn_error())?;
         if output.status.success() {
             return Ok(());
         }
@@ -250,8 +251,8 @@ mod tests {
     #[test]
     fn a_runtime_that_is_not_there_is_named() {
         let runc = Runc::new("/no/such/runtime", "/no/such/state");
-        let wrong = runc.version().unwrap_err().to_string();
-        assert!(wrong.starts_with("cannot run /no/such/runtime: "), "{wrong}");
+        let error = runc.version().unwrap_err().to_string();
+        assert!(error.starts_with("cannot run /no/such/runtime: "), "{error}");
         assert_eq!(runc.list().unwrap(), []);
     }
 }

@@ -15,7 +15,7 @@ const EPERM: u32 = 1;
 const ENOSYS: u32 = 38;
 const ENOPROTOOPT: u32 = 92;
 
-const REFUSED: &[&str] = &[
+const DENIED_SYSCALLS: &[&str] = &[
     // Mounts and roots.
     "mount",
     "umount",
@@ -126,7 +126,7 @@ const TIOCLINUX: u64 = 0x541c;
 const AF_PACKET: u64 = 17;
 const AF_VSOCK: u64 = 40;
 /// The first process of a container as all inside see it, and the signal that it cannot handle.
-const FIRST: u64 = 1;
+const INIT_PID: u64 = 1;
 const SIGKILL: u64 = 9;
 /// The kernel's own ciphers, to which no program needs to speak.
 const AF_ALG: u64 = 38;
@@ -137,51 +137,51 @@ const SO_REUSEPORT: u64 = 15;
 
 /// What differs from container to container.
 #[derive(Clone, Copy, Debug)]
-pub struct Latitude {
+pub struct SeccompPolicy {
     /// Files can be made that run as their owner.
     pub set_id_files: bool,
     /// Ports can be shared with others of the same user: not where a stranger may be the same.
     pub shared_ports: bool,
 }
 
-pub fn profile(latitude: Latitude) -> Result<LinuxSeccomp, OciSpecError> {
+pub fn profile(policy: SeccompPolicy) -> Result<LinuxSeccomp, OciSpecError> {
     let mut rules = vec![
-        refuse(REFUSED, EPERM, None)?,
+        deny(DENIED_SYSCALLS, EPERM, None)?,
         // Its flags are behind a pointer, where no filter sees them. Told that the kernel does not
         // have it, every C library falls back on `clone`.
-        refuse(&["clone3"], ENOSYS, None)?,
+        deny(&["clone3"], ENOSYS, None)?,
     ];
     for flag in CLONE_NAMESPACES {
-        rules.push(refuse(&["clone"], EPERM, Some(masked(0, *flag, *flag)?))?);
+        rules.push(deny(&["clone"], EPERM, Some(masked_arg(0, *flag, *flag)?))?);
     }
     // A thread with open files of its own, which no list of a process's open files shows.
-    let apart = masked(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)?;
-    rules.push(refuse(&["clone"], EPERM, Some(apart))?);
+    let thread_flags = masked_arg(0, CLONE_THREAD | CLONE_FILES, CLONE_THREAD)?;
+    rules.push(deny(&["clone"], EPERM, Some(thread_flags))?);
     // The same for a thread that runs. Told that the kernel does not have the call, programs close
     // one by one.
-    let apart = masked(2, CLOSE_RANGE_UNSHARE, CLOSE_RANGE_UNSHARE)?;
-    rules.push(refuse(&["close_range"], ENOSYS, Some(apart))?);
+    let thread_flags = masked_arg(2, CLOSE_RANGE_UNSHARE, CLOSE_RANGE_UNSHARE)?;
+    rules.push(deny(&["close_range"], ENOSYS, Some(thread_flags))?);
     for kind in [CHARACTER_DEVICE, BLOCK_DEVICE] {
-        rules.push(refuse(&["mknod"], EPERM, Some(masked(1, FILE_KIND, kind)?))?);
-        rules.push(refuse(&["mknodat"], EPERM, Some(masked(2, FILE_KIND, kind)?))?);
+        rules.push(deny(&["mknod"], EPERM, Some(masked_arg(1, FILE_KIND, kind)?))?);
+        rules.push(deny(&["mknodat"], EPERM, Some(masked_arg(2, FILE_KIND, kind)?))?);
     }
     for request in [TIOCSTI, TIOCLINUX] {
         // The kernel looks at the lower half only, so the filter must as well.
-        rules.push(refuse(&["ioctl"], EPERM, Some(masked(1, 0xffff_ffff, request)?))?);
+        rules.push(deny(&["ioctl"], EPERM, Some(masked_arg(1, 0xffff_ffff, request)?))?);
     }
     for family in [AF_PACKET, AF_VSOCK, AF_ALG] {
-        rules.push(refuse(&["socket"], EPERM, Some(masked(0, 0xffff_ffff, family)?))?);
+        rules.push(deny(&["socket"], EPERM, Some(masked_arg(0, 0xffff_ffff, family)?))?);
     }
-    if !latitude.set_id_files {
-        rules.extend(set_id_files_refused()?);
+    if !policy.set_id_files {
+        rules.extend(deny_set_id_files()?);
     }
-    if !latitude.shared_ports {
+    if !policy.shared_ports {
         // As an older kernel would say, so that programs go on without.
-        let level = masked(1, 0xffff_ffff, SOL_SOCKET)?;
-        let option = masked(2, 0xffff_ffff, SO_REUSEPORT)?;
-        rules.push(refuse_all("setsockopt", ENOPROTOOPT, vec![level, option])?);
+        let level = masked_arg(1, 0xffff_ffff, SOL_SOCKET)?;
+        let option = masked_arg(2, 0xffff_ffff, SO_REUSEPORT)?;
+        rules.push(deny_when("setsockopt", ENOPROTOOPT, vec![level, option])?);
     }
-    rules.extend(kills_of_the_first()?);
+    rules.extend(deny_init_kill()?);
     LinuxSeccompBuilder::default()
         .default_action(LinuxSeccompAction::ScmpActAllow)
         .architectures(architectures())
@@ -191,7 +191,7 @@ pub fn profile(latitude: Latitude) -> Result<LinuxSeccomp, OciSpecError> {
 
 /// Whatever gives a file the right to run as its owner or group. Where nobody but the task reaches
 /// its files that is harmless, and a program that unpacks archives may want it.
-fn set_id_files_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
+fn deny_set_id_files() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     // Which argument is the mode.
     let calls = [
         ("chmod", 1),
@@ -207,23 +207,23 @@ fn set_id_files_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     let mut rules = Vec::new();
     for (name, argument) in calls {
         for bit in [SET_USER, SET_GROUP] {
-            let rule = masked(argument, bit, bit)?;
+            let rule = masked_arg(argument, bit, bit)?;
             // Without one of these flags the mode is not looked at, and may be anything.
             let makes: &[u64] = match name {
                 "open" | "openat" => &[O_CREAT, TMPFILE],
                 _ => &[],
             };
             for flag in makes {
-                let flag = masked(argument - 1, *flag, *flag)?;
-                rules.push(refuse_all(name, EPERM, vec![rule, flag])?);
+                let flag = masked_arg(argument - 1, *flag, *flag)?;
+                rules.push(deny_when(name, EPERM, vec![rule, flag])?);
             }
             if makes.is_empty() {
-                rules.push(refuse_all(name, EPERM, vec![rule])?);
+                rules.push(deny_when(name, EPERM, vec![rule])?);
             }
         }
     }
     // Its mode is behind a pointer; C libraries go back to `openat`.
-    rules.push(refuse(&["openat2"], ENOSYS, None)?);
+    rules.push(deny(&["openat2"], ENOSYS, None)?);
     Ok(rules)
 }
 
@@ -231,11 +231,12 @@ fn set_id_files_refused() -> Result<Vec<LinuxSyscall>, OciSpecError> {
 /// says that it was sent: a program that kills itself would go on, and end well. Whoever tries is
 /// killed instead, by SIGSYS, which spares nobody. Of the first process itself the agent's shim
 /// tells SIGKILL.
-fn kills_of_the_first() -> Result<Vec<LinuxSyscall>, OciSpecError> {
+fn deny_init_kill() -> Result<Vec<LinuxSyscall>, OciSpecError> {
     // Who is meant is the first argument of all of them.
     let calls = [("kill", 1), ("tkill", 1), ("rt_sigqueueinfo", 1), ("tgkill", 2)];
     let rule = |(name, signal): (&str, usize)| {
-        let arguments = vec![masked(0, 0xffff_ffff, FIRST)?, masked(signal, 0xffff_ffff, SIGKILL)?];
+        let arguments =
+            vec![masked_arg(0, 0xffff_ffff, INIT_PID)?, masked_arg(signal, 0xffff_ffff, SIGKILL)?];
         LinuxSyscallBuilder::default()
             .names(vec![name.to_owned()])
             .action(LinuxSeccompAction::ScmpActKillProcess)
@@ -254,7 +255,7 @@ fn architectures() -> Vec<Arch> {
     }
 }
 
-fn refuse(
+fn deny(
     names: &[&str],
     errno: u32,
     argument: Option<LinuxSeccompArg>,
@@ -271,7 +272,7 @@ fn refuse(
 }
 
 /// Refuses a call whose arguments are all as said.
-fn refuse_all(
+fn deny_when(
     name: &str,
     errno: u32,
     arguments: Vec<LinuxSeccompArg>,
@@ -281,7 +282,7 @@ fn refuse_all(
     rule.args(arguments).build()
 }
 
-fn masked(index: usize, mask: u64, value: u64) -> Result<LinuxSeccompArg, OciSpecError> {
+fn masked_arg(index: usize, mask: u64, value: u64) -> Result<LinuxSeccompArg, OciSpecError> {
     LinuxSeccompArgBuilder::default()
         .index(index)
         .op(LinuxSeccompOperator::ScmpCmpMaskedEq)
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn dangerous_calls_are_refused_and_fifos_are_not() {
-        let profile = profile(Latitude { set_id_files: true, shared_ports: true }).unwrap();
+        let profile = profile(SeccompPolicy { set_id_files: true, shared_ports: true }).unwrap();
         let rules = profile.syscalls().clone().unwrap();
         let always = |name: &str| {
             let rule = rules.iter().find(|rule| rule.names().iter().any(|n| n == name));
@@ -321,9 +322,9 @@ mod tests {
 
     #[test]
     fn no_thread_gets_open_files_of_its_own_and_files_are_closed_as_ever() {
-        let profile = profile(Latitude { set_id_files: true, shared_ports: true }).unwrap();
+        let profile = profile(SeccompPolicy { set_id_files: true, shared_ports: true }).unwrap();
         let rules = profile.syscalls().clone().unwrap();
-        let refused = |name: &str, index: usize, value: u64| {
+        let is_denied = |name: &str, index: usize, value: u64| {
             let named = rules.iter().filter(|rule| rule.names().iter().any(|n| n == name));
             named.filter_map(|rule| rule.args().clone()).flatten().any(|argument| {
                 argument.index() == index && Some(value & argument.value()) == argument.value_two()
@@ -331,9 +332,9 @@ mod tests {
         };
         // CLOEXEC alone is harmless.
         for (flags, expected) in [(0, false), (4, false), (2, true), (6, true)] {
-            assert_eq!(refused("close_range", 2, flags), expected, "{flags}");
+            assert_eq!(is_denied("close_range", 2, flags), expected, "{flags}");
         }
-        assert!(refused("clone", 0, CLONE_THREAD) && !refused("clone", 0, CLONE_FILES));
-        assert!(!refused("clone", 0, CLONE_THREAD | CLONE_FILES));
+        assert!(is_denied("clone", 0, CLONE_THREAD) && !is_denied("clone", 0, CLONE_FILES));
+        assert!(!is_denied("clone", 0, CLONE_THREAD | CLONE_FILES));
     }
 }

@@ -2,11 +2,11 @@
 //! not get: the defaults are those of a stranger's program.
 
 use super::device::DeviceNode;
-use super::lent::HeldFolder;
-use super::users::{IdMap, Maker};
+use super::host_volume::PinnedHostPath;
+use super::users::{IdMap, UserNsOwner};
 use crate::Error;
 use crate::cgroup::GroupPath;
-use cellwright_cell::isolation::KERNEL_PLACES;
+use cellwright_cell::isolation::KERNEL_PATHS;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -54,7 +54,7 @@ pub struct ContainerSpec {
     pub writable_root: bool,
     pub binds: Vec<Bind>,
     /// Folders of the machine that it is lent.
-    pub borrowed: Vec<Borrowed>,
+    pub host_volumes: Vec<HostVolumeMount>,
     pub scratch: Vec<Scratch>,
     /// Devices it is lent, beside the plain ones such as `/dev/null`.
     pub devices: Vec<DeviceNode>,
@@ -65,7 +65,7 @@ pub struct ContainerSpec {
     /// Ids of the container are these on the machine; `None`: they are the same.
     pub users: Option<IdMap>,
     /// Who makes the namespace of its users.
-    pub maker: Maker,
+    pub userns_owner: UserNsOwner,
     /// Whether files that run as their owner can be made: not where others than the task reach
     /// what it writes.
     pub set_id_files: bool,
@@ -89,13 +89,13 @@ impl ContainerSpec {
             layers,
             writable_root: false,
             binds: Vec::new(),
-            borrowed: Vec::new(),
+            host_volumes: Vec::new(),
             scratch: Vec::new(),
             devices: Vec::new(),
             rlimits: vec![Rlimit { kind: RlimitKind::CoreSize, soft: 0, hard: 0 }],
             network: Network::Own,
             users: None,
-            maker: Maker::default(),
+            userns_owner: UserNsOwner::default(),
             set_id_files: true,
             group,
             oom_score: 0,
@@ -113,14 +113,14 @@ impl ContainerSpec {
         }
         for (name, value) in &self.env {
             if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-                let shown = name.escape_debug();
-                return Err(Error::invalid("env", shown, "names without `=`, no zero bytes"));
+                let found = name.escape_debug();
+                return Err(Error::invalid("env", found, "names without `=`, no zero bytes"));
             }
         }
-        inside("cwd", &self.cwd)?;
+        check_absolute("cwd", &self.cwd)?;
         // A working directory under one of these can be a door to the host (a descriptor of the
         // runtime, for one), and no program has reason to start there.
-        if KERNEL_PLACES.iter().any(|place| self.cwd.starts_with(place)) {
+        if KERNEL_PATHS.iter().any(|place| self.cwd.starts_with(place)) {
             let allowed = "a directory outside /proc, /sys and /dev";
             return Err(Error::invalid("cwd", self.cwd.display(), allowed));
         }
@@ -129,9 +129,9 @@ impl ContainerSpec {
         }
         self.layers.iter().try_for_each(|layer| overlay_path(layer))?;
         for target in self.targets() {
-            inside("mount target", target)?;
+            check_absolute("mount target", target)?;
             // Below /dev as well: what the runtime hides, it hides behind /dev/null.
-            let mut kernels = KERNEL_PLACES.iter();
+            let mut kernels = KERNEL_PATHS.iter();
             if target == Path::new("/") || kernels.any(|place| target.starts_with(place)) {
                 let allowed = "a place in the container other than /, /proc, /sys and /dev";
                 return Err(Error::invalid("mount target", target.display(), allowed));
@@ -140,21 +140,21 @@ impl ContainerSpec {
         for (number, node) in self.devices.iter().enumerate() {
             let same = |other: &DeviceNode| other.target == node.target;
             if self.devices[..number].iter().any(same) {
-                let shown = node.target.display();
-                return Err(Error::invalid("devices", shown, "each place once"));
+                let found = node.target.display();
+                return Err(Error::invalid("devices", found, "each place once"));
             }
         }
         if let Some(bind) = self.binds.iter().find(|bind| !bind.source.is_absolute()) {
-            let shown = bind.source.display();
-            return Err(Error::invalid("mount source", shown, "an absolute path"));
+            let found = bind.source.display();
+            return Err(Error::invalid("mount source", found, "an absolute path"));
         }
         if !(-1000..=1000).contains(&self.oom_score) {
             return Err(Error::invalid("oom score", self.oom_score, "-1000 to 1000"));
         }
-        let who = (self.user.uid, self.user.gid);
-        if self.users.is_some_and(|map| map.outside(who).is_none()) {
-            let shown = format!("{}:{}", who.0, who.1);
-            return Err(Error::invalid("user", shown, "numbers that the container has"));
+        let ids = (self.user.uid, self.user.gid);
+        if self.users.is_some_and(|map| map.outside(ids).is_none()) {
+            let found = format!("{}:{}", ids.0, ids.1);
+            return Err(Error::invalid("user", found, "numbers that the container has"));
         }
         Ok(())
     }
@@ -162,13 +162,13 @@ impl ContainerSpec {
     /// Everything that is put into the container's root.
     pub(super) fn targets(&self) -> impl Iterator<Item = &Path> {
         let binds = self.binds.iter().map(|bind| bind.target.as_path());
-        let lent = self.borrowed.iter().map(|lent| lent.target.as_path());
+        let host_volumes = self.host_volumes.iter().map(|lent| lent.target.as_path());
         let scratch = self.scratch.iter().map(|scratch| scratch.target.as_path());
-        binds.chain(lent).chain(scratch)
+        binds.chain(host_volumes).chain(scratch)
     }
 }
 
-fn inside(field: &'static str, path: &Path) -> Result<(), Error> {
+fn check_absolute(field: &'static str, path: &Path) -> Result<(), Error> {
     let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
     if path.is_absolute() && path.components().all(plain) {
         return Ok(());
@@ -203,8 +203,8 @@ pub struct Bind {
 
 /// A folder of the machine that it is lent, by what was found and not by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Borrowed {
-    pub folder: HeldFolder,
+pub struct HostVolumeMount {
+    pub folder: PinnedHostPath,
     pub target: PathBuf,
     pub writable: bool,
 }
@@ -258,7 +258,7 @@ mod tests {
         ContainerSpec::new(vec!["/bin/true".into()], vec!["/packages/a".into()], group)
     }
 
-    fn refused(change: impl FnOnce(&mut ContainerSpec)) -> String {
+    fn error_after(change: impl FnOnce(&mut ContainerSpec)) -> String {
         let mut spec = spec();
         change(&mut spec);
         spec.check().unwrap_err().to_string()
@@ -273,20 +273,20 @@ mod tests {
         };
         let map = Some(IdMap::shifted(IdRange { first: 1 << 30, count: 65_536 }));
         let cases = [
-            (refused(|s| s.command.clear()), "command is ``"),
-            (refused(|s| s.command[0] = "a\0b".into()), "command is `a\\0b`"),
-            (refused(|s| drop(s.env.insert("A=B".into(), String::new()))), "env is `A=B`"),
-            (refused(|s| s.cwd = "data".into()), "cwd is `data`"),
-            (refused(|s| s.cwd = "/a/../b".into()), "cwd is `/a/../b`"),
-            (refused(|s| s.layers.clear()), "layers is `none`"),
-            (refused(|s| s.layers[0] = "/a,upperdir=/etc".into()), "layer is"),
-            (refused(|s| s.layers[0] = "/a:/etc".into()), "layer is"),
-            (refused(|s| s.binds = bind("/x", "/proc/sys")), "mount target is"),
-            (refused(|s| s.binds = bind("/x", "/dev/null")), "mount target is"),
-            (refused(|s| s.binds = bind("/x", "/../etc")), "mount target is"),
-            (refused(|s| s.binds = bind("x", "/data")), "mount source is"),
-            (refused(|s| s.oom_score = 1001), "oom score is `1001`"),
-            (refused(|s| (s.users, s.user.gid) = (map, 70_000)), "user is `65534:70000`"),
+            (error_after(|s| s.command.clear()), "command is ``"),
+            (error_after(|s| s.command[0] = "a\0b".into()), "command is `a\\0b`"),
+            (error_after(|s| drop(s.env.insert("A=B".into(), String::new()))), "env is `A=B`"),
+            (error_after(|s| s.cwd = "data".into()), "cwd is `data`"),
+            (error_after(|s| s.cwd = "/a/../b".into()), "cwd is `/a/../b`"),
+            (error_after(|s| s.layers.clear()), "layers is `none`"),
+            (error_after(|s| s.layers[0] = "/a,upperdir=/etc".into()), "layer is"),
+            (error_after(|s| s.layers[0] = "/a:/etc".into()), "layer is"),
+            (error_after(|s| s.binds = bind("/x", "/proc/sys")), "mount target is"),
+            (error_after(|s| s.binds = bind("/x", "/dev/null")), "mount target is"),
+            (error_after(|s| s.binds = bind("/x", "/../etc")), "mount target is"),
+            (error_after(|s| s.binds = bind("x", "/data")), "mount source is"),
+            (error_after(|s| s.oom_score = 1001), "oom score is `1001`"),
+            (error_after(|s| (s.users, s.user.gid) = (map, 70_000)), "user is `65534:70000`"),
         ];
         for (message, expected) in cases {
             assert!(message.starts_with(expected), "{message} / {expected}");
@@ -295,8 +295,8 @@ mod tests {
 
     #[test]
     fn a_working_directory_cannot_be_a_door_to_the_host() {
-        for door in ["/proc/self/fd/7", "/proc", "/dev/fd/7", "/sys/fs/cgroup"] {
-            assert!(refused(|s| s.cwd = door.into()).contains("outside /proc"), "{door}");
+        for path in ["/proc/self/fd/7", "/proc", "/dev/fd/7", "/sys/fs/cgroup"] {
+            assert!(error_after(|s| s.cwd = path.into()).contains("outside /proc"), "{path}");
         }
     }
 

@@ -77,10 +77,10 @@ fn extents(range: IdRange, kept: Option<u32>) -> Vec<Extent> {
 
 /// Whose namespaces are: what users inside hold counts for them too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Maker {
+pub enum UserNsOwner {
     /// The first user of the range.
     #[default]
-    OwnRange,
+    FirstOfRange,
     /// Root, where the kernel lets nobody else make one.
     Root,
 }
@@ -89,9 +89,13 @@ pub enum Maker {
 ///
 /// # Errors
 /// When the machine has no `unshare`, or the kernel refuses.
-pub(super) fn pin(map: &IdMap, maker: Maker, at: &Path) -> Result<(), Error> {
-    let mut holder = Holder::start(map.range.first, maker)?;
-    holder.wait_until_apart()?;
+pub(super) fn pin_namespace(
+    map: &IdMap,
+    userns_owner: UserNsOwner,
+    at: &Path,
+) -> Result<(), Error> {
+    let mut holder = Holder::start(map.range.first, userns_owner)?;
+    holder.wait_until_unshared()?;
     let of = PathBuf::from(format!("/proc/{}", holder.0.id()));
     write_map(&of.join("uid_map"), &map.users())?;
     write_map(&of.join("gid_map"), &map.groups())?;
@@ -115,11 +119,11 @@ fn write_map(path: &Path, extents: &[Extent]) -> Result<(), Error> {
 struct Holder(Child);
 
 impl Holder {
-    fn start(user: u32, maker: Maker) -> Result<Holder, Error> {
+    fn start(user: u32, userns_owner: UserNsOwner) -> Result<Holder, Error> {
         let mut command = Command::new(UNSHARE);
         command.args(["--user", "cat"]).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if maker == Maker::OwnRange {
+        if userns_owner == UserNsOwner::FirstOfRange {
             command.uid(user).gid(user);
         }
         let started = command.spawn();
@@ -127,19 +131,19 @@ impl Holder {
     }
 
     /// Whoever repeats a word is past the making of the namespace.
-    fn wait_until_apart(&mut self) -> Result<(), Error> {
-        let mut heard = [0u8];
-        let spoken = self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"?"));
-        let answered = self.0.stdout.as_mut().map(|stdout| stdout.read_exact(&mut heard));
-        if matches!((spoken, answered), (Some(Ok(())), Some(Ok(())))) {
+    fn wait_until_unshared(&mut self) -> Result<(), Error> {
+        let mut byte = [0u8];
+        let written = self.0.stdin.as_mut().map(|stdin| stdin.write_all(b"?"));
+        let read = self.0.stdout.as_mut().map(|stdout| stdout.read_exact(&mut byte));
+        if matches!((written, read), (Some(Ok(())), Some(Ok(())))) {
             return Ok(());
         }
-        let mut said = String::new();
+        let mut stderr_text = String::new();
         if let Some(stderr) = self.0.stderr.as_mut() {
             // It has ended, so this does; what is no text is not worth a second error.
-            let _ = stderr.read_to_string(&mut said);
+            let _ = stderr.read_to_string(&mut stderr_text);
         }
-        let (program, message) = (UNSHARE.into(), said.trim().to_owned());
+        let (program, message) = (UNSHARE.into(), stderr_text.trim().to_owned());
         Err(Error::Runtime { program, verb: "--user", id: "a namespace".into(), message })
     }
 }
@@ -162,15 +166,15 @@ mod tests {
         assert_eq!(plain.outside((0, 65_535)), Some((1_000_000, 1_065_535)));
         assert_eq!(plain.outside((101, 70_000)), None);
         assert_eq!(plain.outside((65_536, 0)), None);
-        let lent = IdMap { range, kept: Some((33, 65_534)) };
-        assert_eq!(lent.outside((33, 65_534)), Some((33, 65_534)));
-        assert_eq!(lent.outside((32, 65_535)), Some((1_000_032, 1_065_535)));
-        assert_eq!(lent.outside((34, 33)), Some((1_000_034, 1_000_033)));
+        let mapped = IdMap { range, kept: Some((33, 65_534)) };
+        assert_eq!(mapped.outside((33, 65_534)), Some((33, 65_534)));
+        assert_eq!(mapped.outside((32, 65_535)), Some((1_000_032, 1_065_535)));
+        assert_eq!(mapped.outside((34, 33)), Some((1_000_034, 1_000_033)));
         let far = IdMap { range, kept: Some((100_000, 0)) };
         assert_eq!(far.outside((100_000, 0)), Some((100_000, 0)));
         assert_eq!(far.outside((100_001, 1)), None);
         assert_eq!(far.groups()[0], Extent { inside: 0, outside: 0, count: 1 });
-        for map in [plain, lent, far] {
+        for map in [plain, mapped, far] {
             let held: u32 = map.users().iter().map(|extent| extent.count).sum();
             assert!(held == 65_536 || held == 65_537, "{held}");
         }

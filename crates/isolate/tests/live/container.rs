@@ -78,7 +78,7 @@ fn a_fork_bomb_stops_at_its_limit_and_dies_whole() {
     let spec = lab.spec("bomb", script);
     let limits = Limits { pids_max: Some(24), ..Limits::default() };
     let mut running = lab.start("bomb", &spec, &limits);
-    assert_eq!(running.hear("full\n"), "full\n");
+    assert_eq!(running.read_until("full\n"), "full\n");
     let usage = running.group.usage().unwrap();
     assert!(usage.threads.is_some_and(|n| (20..=24).contains(&n)), "{usage:?}");
     running.group.kill(PATIENCE).unwrap();
@@ -92,7 +92,7 @@ fn a_program_runs_beside_the_task_in_its_group() {
     let mut spec = lab.spec("exec", "echo up; exec sleep 1000");
     spec.users = Some(IdMap::shifted(IdRange { first: 100_000, count: 65_536 }));
     let mut running = lab.start("exec", &spec, &Limits::default());
-    assert_eq!(running.hear("up\n"), "up\n");
+    assert_eq!(running.read_until("up\n"), "up\n");
     let script = "cat /proc/1/comm; id -u; echo $W; setsid sleep 1000 <&- >&- 2>&- & exit 9";
     let exec = Exec {
         command: ["sh", "-c", script].map(String::from).into(),
@@ -104,7 +104,7 @@ fn a_program_runs_beside_the_task_in_its_group() {
     };
     let file = running.bundle.exec_file("exec-1");
     write_private(&file, &exec.description().unwrap()).unwrap();
-    let inner = running.group.nest("exec-1").unwrap();
+    let inner = running.group.create_nested("exec-1").unwrap();
     let output = lab.runc.exec(running.bundle.id(), &file, Some("exec-1")).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "sleep\n1000\nw\n", "{output:?}");
@@ -124,7 +124,7 @@ fn a_program_runs_beside_the_task_in_its_group() {
 fn no_device_but_the_plain_ones_is_open_in_its_group() {
     let Some(lab) = Lab::open("devices") else { return };
     let tries = "read go; for name in null kmsg; do (true < /dev/$name) && echo $name; done";
-    let ask = |group: Option<&Group>| {
+    let try_devices = |group: Option<&Group>| {
         let mut shell = Command::new("sh");
         shell.args(["-c", tries]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = shell.stderr(Stdio::null()).spawn().unwrap();
@@ -134,12 +134,12 @@ fn no_device_but_the_plain_ones_is_open_in_its_group() {
     };
     // Where the computer itself has no such device there is nothing to forbid.
     if std::path::Path::new("/dev/kmsg").exists() {
-        assert_eq!(ask(None), "null\nkmsg\n");
+        assert_eq!(try_devices(None), "null\nkmsg\n");
     }
     let spec = lab.spec("devices", "echo up; exec sleep 1000");
     let mut running = lab.start("devices", &spec, &Limits::default());
-    assert_eq!(running.hear("up\n"), "up\n");
-    assert_eq!(ask(Some(&running.group)), "null\n");
+    assert_eq!(running.read_until("up\n"), "up\n");
+    assert_eq!(try_devices(Some(&running.group)), "null\n");
     running.group.kill(PATIENCE).unwrap();
     assert_eq!(running.finish().signal, Some(9));
 }
@@ -212,7 +212,7 @@ fn a_sweep_takes_what_nobody_wants_and_nothing_else() {
     let lost = ContainerId::new("lost").unwrap();
     let below = |id: &ContainerId| {
         let bundle = Bundle::at(&lab.run, id).directory().to_owned();
-        mounts::list().unwrap().iter().filter(|m| m.at.starts_with(&bundle)).count()
+        mounts::list().unwrap().iter().filter(|m| m.path.starts_with(&bundle)).count()
     };
     assert_eq!((below(&kept), below(&lost)), (1, 1));
     let swept = sweep(&lab.runc, &lab.run, &BTreeSet::from([kept.clone()])).unwrap();

@@ -34,8 +34,8 @@ fn root_inside_can_do_nothing_to_the_machine() {
         "/bin/busybox mkfifo /tmp/fifo && echo fifos are fine && false",
     ];
     let attempt = |attempt: &&str| {
-        let shown = attempt.replace('\'', "");
-        format!("if ({attempt}) 2>/dev/null; then echo 'got: {shown}'; fi; ")
+        let text = attempt.replace('\'', "");
+        format!("if ({attempt}) 2>/dev/null; then echo 'got: {text}'; fi; ")
     };
     let script: String = tries.iter().map(attempt).collect();
     let mut spec = lab.spec("escape", &script);

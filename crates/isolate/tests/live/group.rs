@@ -30,7 +30,7 @@ impl Shell {
         Shell { child, group }
     }
 
-    fn hear(&mut self) -> String {
+    fn read_line(&mut self) -> String {
         let mut line = String::new();
         let output = self.child.stdout.as_mut().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
@@ -53,7 +53,7 @@ fn a_killed_group_is_empty_even_of_those_who_left_their_session() {
     group.create().unwrap();
     let script = "setsid sleep 1000 & setsid sleep 1000 & echo ready; exec sleep 1000";
     let mut shell = Shell::start(group.clone(), script);
-    assert_eq!(shell.hear(), "ready\n");
+    assert_eq!(shell.read_line(), "ready\n");
     assert_eq!(group.processes().unwrap().len(), 3);
     let outer = tree.group("outer").unwrap();
     outer.kill(PATIENCE).unwrap();
@@ -78,15 +78,15 @@ fn who_enters_by_itself_is_held_at_once_and_counted_everywhere_after() {
     let group = tree.group("outer").unwrap().child("inner").unwrap();
     group.create().unwrap();
     let enter = |path: &std::path::PathBuf| format!("echo 0 > {} && ", path.display());
-    let enter: String = group.entrances().iter().map(enter).collect();
+    let enter: String = group.join_files().iter().map(enter).collect();
     let script = format!("read go; {enter} true || exit; sleep 1000 & echo ready; exec sleep 1000");
     let mut command = Command::new("sh");
     command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let child = command.spawn().unwrap();
     let mut shell = Shell { child, group: group.clone() };
-    group.add_to_rest(shell.child.id()).unwrap();
+    group.add_to_limitless_hierarchies(shell.child.id()).unwrap();
     shell.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-    assert_eq!(shell.hear(), "ready\n");
+    assert_eq!(shell.read_line(), "ready\n");
     let members = group.processes().unwrap();
     assert_eq!(members.len(), 2, "it and what it forked");
     for pid in &members {
@@ -124,9 +124,9 @@ fn limits_are_taken_and_nonsense_is_refused() {
         pids_max: Some(10),
         ..Limits::default()
     };
-    let has = |c: &Controller| tree.layout().place(*c).is_some();
-    let wanted = [Controller::Cpu, Controller::Memory, Controller::Pids];
-    let lacking: Vec<Controller> = wanted.into_iter().filter(|c| !has(c)).collect();
+    let has = |c: &Controller| tree.layout().controller_mount(*c).is_some();
+    let controllers = [Controller::Cpu, Controller::Memory, Controller::Pids];
+    let lacking: Vec<Controller> = controllers.into_iter().filter(|c| !has(c)).collect();
     let missing = group.apply(&limits).unwrap();
     assert_eq!(missing, lacking);
     if lacking.is_empty() {
@@ -162,15 +162,15 @@ fn usage_tells_what_ran() {
     group.create().unwrap();
     let count = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo ready; exec sleep 1000";
     let mut shell = Shell::start(group.clone(), count);
-    assert_eq!(shell.hear(), "ready\n");
+    assert_eq!(shell.read_line(), "ready\n");
     let usage = group.usage().unwrap();
     let idle = group.usage_after(usage).unwrap();
     assert!(idle == usage || idle.cpu > usage.cpu, "{idle:?} after {usage:?}");
     assert!(usage.cpu.as_micros() > 1000, "{usage:?}");
-    if tree.layout().place(Controller::Memory).is_some() {
+    if tree.layout().controller_mount(Controller::Memory).is_some() {
         assert!(usage.memory > 0 && usage.working_set <= usage.memory, "{usage:?}");
     }
-    if tree.layout().place(Controller::Pids).is_some() {
+    if tree.layout().controller_mount(Controller::Pids).is_some() {
         assert_eq!(usage.threads, Some(1));
     }
     assert_eq!(usage.oom.since(Default::default()), OomVerdict::None);
@@ -185,14 +185,14 @@ fn a_group_inside_one_with_members_is_counted_with_it_and_goes_alone() {
     group.create().unwrap();
     group.apply(&Limits { pids_max: Some(3), ..Limits::default() }).unwrap();
     let mut task = Shell::start(group.clone(), "echo ready; exec sleep 1000");
-    assert_eq!(task.hear(), "ready\n");
-    let inner = group.nest("probe").unwrap();
+    assert_eq!(task.read_line(), "ready\n");
+    let inner = group.create_nested("probe").unwrap();
     let script = "setsid sleep 1000 & echo ready; read more; (exec sleep 1000); exit 7";
     let mut probe = Shell::start(inner.clone(), script);
-    assert_eq!(probe.hear(), "ready\n");
+    assert_eq!(probe.read_line(), "ready\n");
     assert_eq!(inner.processes().unwrap().len(), 2);
     assert_eq!(group.processes().unwrap().len(), 3);
-    if tree.layout().place(Controller::Pids).is_some() {
+    if tree.layout().controller_mount(Controller::Pids).is_some() {
         // What is around it leaves no room for one more.
         probe.child.stdin.as_mut().unwrap().write_all(b"more\n").unwrap();
         assert_eq!(probe.child.wait().unwrap().code(), Some(2));
@@ -210,7 +210,7 @@ fn a_frozen_group_stands_still_until_it_is_let_go() {
     let group = tree.group("x").unwrap();
     group.create().unwrap();
     let mut shell = Shell::start(group.clone(), "echo ready; while :; do :; done");
-    assert_eq!(shell.hear(), "ready\n");
+    assert_eq!(shell.read_line(), "ready\n");
     group.freeze(true, PATIENCE).unwrap();
     let spent = group.usage().unwrap().cpu;
     // Something else runs to its end meanwhile.

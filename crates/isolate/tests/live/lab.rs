@@ -93,7 +93,7 @@ impl Lab {
     pub fn open(test: &str) -> Option<Lab> {
         let run = std::env::temp_dir().join(format!("cellwright-{test}-{}", std::process::id()));
         let runc = Runc::new("runc", run.join("state"));
-        if let Some(why) = probe(&runc, &run).why_not() {
+        if let Some(why) = probe(&runc, &run).unavailable_reason() {
             return skip(test, &why);
         }
         if !Path::new(BUSYBOX).exists() {
@@ -141,16 +141,16 @@ impl Lab {
 
 impl Running<'_> {
     /// Reads what it says up to and with `word`.
-    pub fn hear(&mut self, word: &str) -> String {
-        let mut heard = Vec::new();
+    pub fn read_until(&mut self, word: &str) -> String {
+        let mut read = Vec::new();
         let mut byte = [0u8];
         while self.output.read(&mut byte).unwrap() == 1 {
-            heard.push(byte[0]);
-            if heard.ends_with(word.as_bytes()) {
+            read.push(byte[0]);
+            if read.ends_with(word.as_bytes()) {
                 break;
             }
         }
-        String::from_utf8_lossy(&heard).into_owned()
+        String::from_utf8_lossy(&read).into_owned()
     }
 
     /// Waits for its end, then clears up and checks that nothing is left.

@@ -1,6 +1,6 @@
 //! The child's side: limits on itself, then the file.
 
-use super::{Answer, Request, inside};
+use super::{EvaluationAnswer, EvaluationRequest, in_process};
 use crate::diagnostic::Diagnostic;
 use crate::limits::Limits;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -22,12 +22,12 @@ pub fn run() -> ExitCode {
 }
 
 fn answer() -> io::Result<()> {
-    let request: Request = serde_json::from_reader(io::stdin().lock())?;
-    let answer = match confine(&request.limits) {
-        Ok(()) => inside::evaluate(&request),
+    let request: EvaluationRequest = serde_json::from_reader(io::stdin().lock())?;
+    let answer = match apply_limits(&request.limits) {
+        Ok(()) => in_process::evaluate(&request),
         Err(error) => {
             let message = format!("no limits can be set on the evaluator: {error}");
-            Answer::Wrong(vec![Diagnostic::error(&request.source.name, message)])
+            EvaluationAnswer::Failed(vec![Diagnostic::error(&request.source.name, message)])
         }
     };
     let mut out = io::stdout().lock();
@@ -35,17 +35,17 @@ fn answer() -> io::Result<()> {
     out.flush()
 }
 
-fn confine(limits: &Limits) -> io::Result<()> {
-    let most = |amount: u64, above: u64| Rlimit {
+fn apply_limits(limits: &Limits) -> io::Result<()> {
+    let limit = |amount: u64, above: u64| Rlimit {
         current: Some(amount),
         maximum: Some(amount.saturating_add(above)),
     };
     // A second between the signal that says why and the one that nobody survives.
-    setrlimit(Resource::Cpu, most(limits.cpu_seconds, 1))?;
-    setrlimit(Resource::As, most(address_space()?.saturating_add(limits.memory_bytes), 0))?;
-    setrlimit(Resource::Core, most(0, 0))?;
+    setrlimit(Resource::Cpu, limit(limits.cpu_seconds, 1))?;
+    setrlimit(Resource::As, limit(address_space()?.saturating_add(limits.memory_bytes), 0))?;
+    setrlimit(Resource::Core, limit(0, 0))?;
     // It reads; it writes to a pipe alone.
-    Ok(setrlimit(Resource::Fsize, most(0, 0))?)
+    Ok(setrlimit(Resource::Fsize, limit(0, 0))?)
 }
 
 /// Bytes of address space that the process has before it evaluates anything. The program itself is

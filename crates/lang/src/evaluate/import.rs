@@ -29,7 +29,7 @@ pub fn resolve(root: &Path, folder: &Path, wanted: &str) -> Result<PathBuf, Stri
 ///
 /// # Errors
 /// A sentence when it is no plain file, too large, or cannot be read.
-pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
+pub fn read(path: &Path, max_bytes: u64) -> Result<Vec<u8>, String> {
     let cannot = |why: &dyn std::fmt::Display| format!("{} cannot be read: {why}", path.display());
     // A pipe would be waited for at `open`.
     let kind = std::fs::metadata(path).map_err(|error| cannot(&error))?;
@@ -38,9 +38,9 @@ pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     }
     let file = File::open(path).map_err(|error| cannot(&error))?;
     let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
-    match bytes.len() as u64 > most {
-        true => Err(cannot(&format!("it is larger than the file limit of {most} bytes"))),
+    file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(|error| cannot(&error))?;
+    match bytes.len() as u64 > max_bytes {
+        true => Err(cannot(&format!("it is larger than the file limit of {max_bytes} bytes"))),
         false => Ok(bytes),
     }
 }

@@ -9,9 +9,9 @@
 //! the time but not end the work, and an allocation that fails ends the whole process.
 
 mod child;
+pub(crate) mod error_text;
 pub(crate) mod import;
-mod inside;
-pub(crate) mod words;
+mod in_process;
 
 pub use child::run as run_child;
 
@@ -25,23 +25,23 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 
 /// The word that makes the program an evaluator: `cell evaluate-jobs`.
-pub const CHILD: &str = "evaluate-jobs";
+pub const CHILD_COMMAND: &str = "evaluate-jobs";
 
 /// Of what a child that died said.
-const MOST_WORDS: u64 = 16 << 10;
+const MAX_STDERR: u64 = 16 << 10;
 
 /// Who evaluates Jsonnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// A child: this program with [`CHILD`] as its only argument ends in [`run_child`].
+    /// A child: this program with [`CHILD_COMMAND`] as its only argument ends in [`run_child`].
     Child(PathBuf),
     /// This process, without limits on time and memory: for files one wrote oneself, as in tests.
-    Inside,
+    InProcess,
 }
 
 /// What a child is asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Request {
+struct EvaluationRequest {
     source: Source,
     /// Imports come from here and below.
     root: PathBuf,
@@ -50,10 +50,10 @@ struct Request {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum EvaluationAnswer {
     /// JSON.
     Value(String),
-    Wrong(Vec<Diagnostic>),
+    Failed(Vec<Diagnostic>),
 }
 
 /// The JSON that the source stands for.
@@ -63,24 +63,28 @@ pub(crate) fn evaluate(
     evaluator: &Evaluator,
     limits: &Limits,
 ) -> Result<String, Vec<Diagnostic>> {
-    let request = Request { source: source.clone(), root: root.to_owned(), limits: *limits };
+    let request =
+        EvaluationRequest { source: source.clone(), root: root.to_owned(), limits: *limits };
     match evaluator {
-        Evaluator::Inside => match inside::evaluate(&request) {
-            Answer::Value(text) => Ok(text),
-            Answer::Wrong(wrong) => Err(wrong),
+        Evaluator::InProcess => match in_process::evaluate(&request) {
+            EvaluationAnswer::Value(text) => Ok(text),
+            EvaluationAnswer::Failed(failed) => Err(failed),
         },
-        Evaluator::Child(program) => in_child(program, &request),
+        Evaluator::Child(program) => evaluate_in_child(program, &request),
     }
 }
 
-fn in_child(program: &Path, request: &Request) -> Result<String, Vec<Diagnostic>> {
+fn evaluate_in_child(
+    program: &Path,
+    request: &EvaluationRequest,
+) -> Result<String, Vec<Diagnostic>> {
     let file = &request.source.name;
     let cannot = |error: io::Error| {
         vec![Diagnostic::error(file, format!("the evaluator does not start: {error}"))]
     };
-    let asked = serde_json::to_vec(request).map_err(|error| cannot(error.into()))?;
+    let request_bytes = serde_json::to_vec(request).map_err(|error| cannot(error.into()))?;
     let mut child = Command::new(program)
-        .arg(CHILD)
+        .arg(CHILD_COMMAND)
         .env_clear()
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -88,32 +92,32 @@ fn in_child(program: &Path, request: &Request) -> Result<String, Vec<Diagnostic>
         .spawn()
         .map_err(cannot)?;
     // Text may take two bytes for each of its own when it is put into JSON.
-    let most = request.limits.output_bytes.saturating_mul(2).saturating_add(1 << 20);
-    let answer = reader(child.stdout.take(), most);
-    let words = reader(child.stderr.take(), MOST_WORDS);
+    let max_bytes = request.limits.output_bytes.saturating_mul(2).saturating_add(1 << 20);
+    let answer = spawn_reader(child.stdout.take(), max_bytes);
+    let stderr = spawn_reader(child.stderr.take(), MAX_STDERR);
     if let Some(mut input) = child.stdin.take() {
         // A child that died before it had read everything has an end that says why.
-        let _ = input.write_all(&asked);
+        let _ = input.write_all(&request_bytes);
     }
-    let heard = answer.recv_timeout(request.limits.wall);
-    let end = end_of(&mut child, heard.is_err()).map_err(cannot)?;
-    let words = words.recv().unwrap_or_default();
-    let Ok(heard) = heard else { return Err(vec![out_of_time(request)]) };
-    match serde_json::from_slice(&heard) {
-        Ok(Answer::Value(text)) => Ok(text),
-        Ok(Answer::Wrong(wrong)) => Err(wrong),
-        Err(_) => Err(vec![died(request, end, &String::from_utf8_lossy(&words))]),
+    let output = answer.recv_timeout(request.limits.wall);
+    let end = wait_for_exit(&mut child, output.is_err()).map_err(cannot)?;
+    let stderr = stderr.recv().unwrap_or_default();
+    let Ok(output) = output else { return Err(vec![timed_out(request)]) };
+    match serde_json::from_slice(&output) {
+        Ok(EvaluationAnswer::Value(text)) => Ok(text),
+        Ok(EvaluationAnswer::Failed(failed)) => Err(failed),
+        Err(_) => Err(vec![child_failure(request, end, &String::from_utf8_lossy(&stderr))]),
     }
 }
 
 /// Reads to the end, or as far as is looked at; what comes after finds nobody reading.
-fn reader(pipe: Option<impl Read + Send + 'static>, most: u64) -> Receiver<Vec<u8>> {
+fn spawn_reader(pipe: Option<impl Read + Send + 'static>, max_bytes: u64) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::sync_channel(1);
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(pipe) = pipe {
             // What was read so far is what there is.
-            let _ = pipe.take(most).read_to_end(&mut bytes);
+            let _ = pipe.take(max_bytes).read_to_end(&mut bytes);
         }
         // The other side may have given up.
         let _ = sender.send(bytes);
@@ -121,48 +125,48 @@ fn reader(pipe: Option<impl Read + Send + 'static>, most: u64) -> Receiver<Vec<u
     receiver
 }
 
-fn end_of(child: &mut Child, late: bool) -> io::Result<ExitStatus> {
+fn wait_for_exit(child: &mut Child, late: bool) -> io::Result<ExitStatus> {
     if late {
         child.kill()?;
     }
     child.wait()
 }
 
-fn out_of_time(request: &Request) -> Diagnostic {
+fn timed_out(request: &EvaluationRequest) -> Diagnostic {
     let seconds = request.limits.wall.as_secs();
     Diagnostic::error(&request.source.name, format!("evaluation took more than {seconds} s"))
         .with_help(format!("time limit: {seconds} s by the clock"))
 }
 
 /// Why there was no answer.
-fn died(request: &Request, end: ExitStatus, words: &str) -> Diagnostic {
+fn child_failure(request: &EvaluationRequest, end: ExitStatus, stderr: &str) -> Diagnostic {
     const KILLED: i32 = 9;
     const ABORTED: i32 = 6;
     const SEGMENT: i32 = 11;
     const CPU_TIME: i32 = 24;
     let Limits { cpu_seconds, memory_bytes, .. } = request.limits;
-    let wrong = |message: String| Diagnostic::error(&request.source.name, message);
-    let deep = words.contains("overflowed its stack");
+    let to_diagnostic = |message: String| Diagnostic::error(&request.source.name, message);
+    let deep = stderr.contains("overflowed its stack");
     match end.signal() {
         Some(CPU_TIME | KILLED) => {
-            wrong(format!("evaluation used more than {cpu_seconds} s of processor time"))
+            to_diagnostic(format!("evaluation used more than {cpu_seconds} s of processor time"))
                 .with_help(format!("time limit: {cpu_seconds} s; look for what never ends"))
         }
-        Some(SEGMENT) => too_deep(wrong),
-        Some(ABORTED) if deep => too_deep(wrong),
+        Some(SEGMENT) => too_deep(to_diagnostic),
+        Some(ABORTED) if deep => too_deep(to_diagnostic),
         Some(ABORTED) => {
             let mib = memory_bytes >> 20;
-            wrong(format!("evaluation needs more than {mib} MiB of memory"))
+            to_diagnostic(format!("evaluation needs more than {mib} MiB of memory"))
                 .with_help(format!("memory limit: {mib} MiB; look for what grows without end"))
         }
         _ => {
-            let last = words.lines().next().unwrap_or("it said nothing");
-            wrong(format!("the evaluator ended ({end}) without an answer: {last}"))
+            let last = stderr.lines().next().unwrap_or("it said nothing");
+            to_diagnostic(format!("the evaluator ended ({end}) without an answer: {last}"))
         }
     }
 }
 
-fn too_deep(wrong: impl FnOnce(String) -> Diagnostic) -> Diagnostic {
-    wrong("the file is nested too deeply to be read".into())
+fn too_deep(to_diagnostic: impl FnOnce(String) -> Diagnostic) -> Diagnostic {
+    to_diagnostic("the file is nested too deeply to be read".into())
         .with_help("depth limit: what fits on a stack of 8 MiB, some thousand levels")
 }

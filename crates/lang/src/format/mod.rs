@@ -10,16 +10,16 @@ mod regions;
 mod spacing;
 
 use crate::diagnostic::{Diagnostic, Source};
-use crate::evaluate::words;
+use crate::evaluate::error_text;
 use crate::{Format, json};
-use regions::Regions;
+use regions::IndentRegions;
 use rsjsonnet_lang::arena::Arena;
 use rsjsonnet_lang::interner::StrInterner;
 use rsjsonnet_lang::lexer::Lexer;
 use rsjsonnet_lang::parser::Parser;
 use rsjsonnet_lang::span::SpanManager;
 use rsjsonnet_lang::token::{STokenKind, Token, TokenKind};
-use spacing::{Close, Kind, Piece};
+use spacing::{Piece, PieceKind, TrailingComma};
 
 /// Blanks of one level.
 const INDENT: usize = 2;
@@ -28,7 +28,7 @@ const INDENT: usize = 2;
 ///
 /// # Errors
 /// What keeps it from being read.
-pub fn formatted(source: &Source, format: Format) -> Result<Option<String>, Box<Diagnostic>> {
+pub fn format_source(source: &Source, format: Format) -> Result<Option<String>, Box<Diagnostic>> {
     match format {
         Format::Yaml => Ok(None),
         Format::Json => {
@@ -38,17 +38,18 @@ pub fn formatted(source: &Source, format: Format) -> Result<Option<String>, Box<
                 text.map_err(|e| Box::new(Diagnostic::error(&source.name, e.to_string())))?;
             Ok(Some(text + "\n"))
         }
-        Format::Jsonnet => jsonnet(source).map(Some),
+        Format::Jsonnet => format_jsonnet(source).map(Some),
     }
 }
 
-fn jsonnet(source: &Source) -> Result<String, Box<Diagnostic>> {
-    let (pieces, regions) = read(source)?;
+fn format_jsonnet(source: &Source) -> Result<String, Box<Diagnostic>> {
+    let (pieces, regions) = parse_source(source)?;
     let text = layout(&pieces, &regions);
-    let again = Source { name: source.name.clone(), text };
-    let same = read(&again).is_ok_and(|(after, _)| significant(&after) == significant(&pieces));
+    let reformatted = Source { name: source.name.clone(), text };
+    let same = parse_source(&reformatted)
+        .is_ok_and(|(after, _)| significant_tokens(&after) == significant_tokens(&pieces));
     match same {
-        true => Ok(again.text),
+        true => Ok(reformatted.text),
         false => {
             let message = "this file cannot be formatted without changing it; it is left as it is";
             Err(Box::new(Diagnostic::error(&source.name, message)))
@@ -57,35 +58,42 @@ fn jsonnet(source: &Source) -> Result<String, Box<Diagnostic>> {
 }
 
 /// What the file means: all but comments, blanks and commas before a closing bracket.
-fn significant(pieces: &[Piece]) -> Vec<&str> {
-    let tokens: Vec<&Piece> = pieces.iter().filter(|piece| piece.kind != Kind::Comment).collect();
+fn significant_tokens(pieces: &[Piece]) -> Vec<&str> {
+    let tokens: Vec<&Piece> =
+        pieces.iter().filter(|piece| piece.kind != PieceKind::Comment).collect();
     let ends = |at: usize| tokens.get(at + 1).is_some_and(|next| next.is_closer());
-    let meant = |(at, piece): &(usize, &&Piece)| !(piece.text == "," && ends(*at));
-    tokens.iter().enumerate().filter(meant).map(|(_, piece)| piece.meaning()).collect()
+    let is_significant = |(at, piece): &(usize, &&Piece)| !(piece.text == "," && ends(*at));
+    tokens
+        .iter()
+        .enumerate()
+        .filter(is_significant)
+        .map(|(_, piece)| piece.unquoted_text())
+        .collect()
 }
 
-fn read(source: &Source) -> Result<(Vec<Piece>, Regions), Box<Diagnostic>> {
+fn parse_source(source: &Source) -> Result<(Vec<Piece>, IndentRegions), Box<Diagnostic>> {
     let (arena, nodes, interner) = (Arena::new(), Arena::new(), StrInterner::new());
     let mut spans = SpanManager::new();
     let bytes = source.text.as_bytes();
     let (context, _) = spans.insert_source_context(bytes.len());
-    let wrong = |spans: &SpanManager, (span, message, help): words::Told| {
+    let to_diagnostic = |spans: &SpanManager, (span, message, help): error_text::ErrorText| {
         let (_, start, end) = spans.get_span(span);
-        let error = Diagnostic::error(&source.name, message).at(Some(source.place(start, end)));
+        let error = Diagnostic::error(&source.name, message)
+            .with_location(Some(source.location(start, end)));
         Box::new(Diagnostic { help, ..error })
     };
     let lexer = Lexer::new(&arena, &nodes, &interner, &mut spans, context, bytes);
     let tokens = lexer.lex_to_eof(true);
-    let tokens = tokens.map_err(|error| wrong(&spans, words::of_letters(&error)))?;
+    let tokens = tokens.map_err(|error| to_diagnostic(&spans, error_text::lex_error(&error)))?;
     let plain = tokens
         .iter()
         .filter(|token| !matches!(token.kind, TokenKind::Whitespace | TokenKind::Comment))
         .copied()
         .collect();
     let root = Parser::new(&arena, &nodes, &interner, &mut spans, plain).parse_root_expr();
-    let root = root.map_err(|error| wrong(&spans, words::of_syntax(&error)))?;
+    let root = root.map_err(|error| to_diagnostic(&spans, error_text::syntax_error(&error)))?;
     let pieces = pieces(&source.text, &spans, &tokens);
-    let mut regions = Regions::new(&source.text);
+    let mut regions = IndentRegions::new(&source.text);
     regions.expression(&root, &spans, 0);
     regions.brackets(&pieces);
     Ok((pieces, regions))
@@ -104,14 +112,16 @@ fn pieces(text: &str, spans: &SpanManager, tokens: &[Token<'_, '_>]) -> Vec<Piec
                 continue;
             }
             TokenKind::EndOfFile => continue,
-            TokenKind::Comment => Kind::Comment,
-            TokenKind::String(_) => Kind::Text,
-            TokenKind::Ident(_) | TokenKind::Number(_) | TokenKind::TextBlock(_) => Kind::Operand,
+            TokenKind::Comment => PieceKind::Comment,
+            TokenKind::String(_) => PieceKind::Text,
+            TokenKind::Ident(_) | TokenKind::Number(_) | TokenKind::TextBlock(_) => {
+                PieceKind::Operand
+            }
             TokenKind::Simple(kind) => spacing::kind_of(kind),
-            TokenKind::OtherOp(_) => Kind::Operator,
+            TokenKind::OtherOp(_) => PieceKind::Operator,
         };
         // A comment to the end of the line may have the line break in it.
-        let trimmed = if kind == Kind::Comment { part.trim_end() } else { part };
+        let trimmed = if kind == PieceKind::Comment { part.trim_end() } else { part };
         let at = pieces.len();
         let mut piece = Piece::new(trimmed, kind, start, breaks, open.last().copied());
         if matches!(
@@ -136,39 +146,40 @@ fn pieces(text: &str, spans: &SpanManager, tokens: &[Token<'_, '_>]) -> Vec<Piec
 }
 
 /// The pieces as lines.
-fn layout(pieces: &[Piece], regions: &Regions) -> String {
+fn layout(pieces: &[Piece], regions: &IndentRegions) -> String {
     let mut out = String::new();
     let mut indents = vec![0; pieces.len()];
     let mut line_indent = 0;
     for (at, piece) in pieces.iter().enumerate() {
         let before = at.checked_sub(1).map(|at| &pieces[at]);
-        let starts = before.is_none_or(|_| piece.breaks > 0);
+        let starts = before.is_none_or(|_| piece.line_breaks > 0);
         if spacing::is_dropped_comma(pieces, at) {
             indents[at] = line_indent;
             continue;
         }
         if starts {
-            let branch =
-                (piece.kind == Kind::Keyword).then(|| regions.its_if(piece.start)).flatten();
+            let branch = (piece.kind == PieceKind::Keyword)
+                .then(|| regions.matching_if(piece.start))
+                .flatten();
             let begun = |start: usize| pieces.binary_search_by_key(&start, |p| p.start).ok();
             let level_with = piece.opener.or(branch.and_then(begun));
-            let below = regions.owner(piece.start).and_then(begun);
+            let below = regions.indent_owner(piece.start).and_then(begun);
             line_indent = match (level_with, below) {
                 (Some(begun), _) => indents[begun],
                 (None, Some(owner)) => indents[owner] + INDENT,
                 (None, None) => 0,
             };
             if let Some(before) = before {
-                let blank = piece.breaks > 1 && !before.is_opener() && piece.opener.is_none();
+                let blank = piece.line_breaks > 1 && !before.is_opener() && piece.opener.is_none();
                 out.push_str(if blank { "\n\n" } else { "\n" });
             }
             out.push_str(&" ".repeat(line_indent));
-        } else if let Some(gap) = spacing::gap(pieces, at, regions) {
+        } else if let Some(gap) = spacing::space_before(pieces, at, regions) {
             out.push_str(gap);
         }
         indents[at] = line_indent;
-        out.push_str(&piece.written());
-        if spacing::wants_comma(pieces, at) == Close::Comma {
+        out.push_str(&piece.normalized_text());
+        if spacing::wants_comma(pieces, at) == TrailingComma::Comma {
             out.push(',');
         }
     }
@@ -186,7 +197,8 @@ mod tests {
 
     fn format(text: &str) -> String {
         let source = Source { name: "f.jsonnet".into(), text: text.into() };
-        jsonnet(&source).unwrap_or_else(|wrong| panic!("{}\n{text}", wrong.render(false)))
+        format_jsonnet(&source)
+            .unwrap_or_else(|diagnostic| panic!("{}\n{text}", diagnostic.render(false)))
     }
 
     fn check(text: &str, want: &str) {
@@ -305,7 +317,7 @@ local a =
         fn formatting_keeps_the_meaning_and_is_done_once(text in expression()) {
             let value = |text: &str| {
                 let source = Source { name: "f.jsonnet".into(), text: text.into() };
-                evaluate(&source, Path::new("."), &Evaluator::Inside, &Limits::default())
+                evaluate(&source, Path::new("."), &Evaluator::InProcess, &Limits::default())
             };
             let once = format(&text);
             prop_assert_eq!(value(&text).ok(), value(&once).ok(), "{}", &once);

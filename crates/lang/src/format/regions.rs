@@ -11,9 +11,9 @@ use rsjsonnet_lang::span::{SpanId, SpanManager};
 use std::cmp::Reverse;
 
 /// Levels of syntax that are looked at; what is deeper keeps the indentation of its surroundings.
-const MOST_DEPTH: usize = 500;
+const MAX_DEPTH: usize = 500;
 
-pub(super) struct Regions {
+pub(super) struct IndentRegions {
     /// Where lines begin.
     lines: Vec<usize>,
     /// From, to, and the beginning of whatever it belongs to.
@@ -26,11 +26,11 @@ pub(super) struct Regions {
     arguments: Vec<(usize, usize)>,
 }
 
-impl Regions {
-    pub(super) fn new(text: &str) -> Regions {
+impl IndentRegions {
+    pub(super) fn new(text: &str) -> IndentRegions {
         let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-        Regions {
+        IndentRegions {
             lines,
             regions: Vec::new(),
             assertions: Vec::new(),
@@ -41,7 +41,7 @@ impl Regions {
 
     /// Where that begins which a line belongs to whose first piece is at `start`: the innermost
     /// there is, begun on an earlier line.
-    pub(super) fn owner(&self, start: usize) -> Option<usize> {
+    pub(super) fn indent_owner(&self, start: usize) -> Option<usize> {
         let line = self.line(start);
         let around = self.regions.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
         let begun = around.filter(|(_, _, owner)| self.line(*owner) < line);
@@ -57,7 +57,7 @@ impl Regions {
     }
 
     /// Where the `if` is to which a `then` or `else` at `start` belongs.
-    pub(super) fn its_if(&self, start: usize) -> Option<usize> {
+    pub(super) fn matching_if(&self, start: usize) -> Option<usize> {
         let mut around = self.branches.iter().filter(|(from, to, _)| (*from..*to).contains(&start));
         around.next().map(|(_, _, owner)| *owner)
     }
@@ -80,11 +80,11 @@ impl Regions {
 
     /// Everything inside `expr`.
     pub(super) fn expression(&mut self, expr: &Expr<'_, '_>, spans: &SpanManager, depth: usize) {
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return;
         }
-        let (start, end) = range(spans, expr.span);
-        let again = depth + 1;
+        let (start, end) = span_range(spans, expr.span);
+        let next_depth = depth + 1;
         match expr.kind {
             ExprKind::Paren(inner)
             | ExprKind::Unary(_, inner)
@@ -92,90 +92,104 @@ impl Regions {
             | ExprKind::ImportStr(inner)
             | ExprKind::ImportBin(inner)
             | ExprKind::InSuper(inner, _)
-            | ExprKind::SuperIndex(_, inner) => self.expression(inner, spans, again),
-            ExprKind::Error(inner) => self.belonging(inner, start, spans, again),
-            ExprKind::Object(inside) => self.object(&inside, spans, again),
+            | ExprKind::SuperIndex(_, inner) => self.expression(inner, spans, next_depth),
+            ExprKind::Error(inner) => self.part_of(inner, start, spans, next_depth),
+            ExprKind::Object(inside) => self.object(&inside, spans, next_depth),
             ExprKind::ObjExt(base, inside, _) => {
-                self.expression(base, spans, again);
-                self.object(&inside, spans, again);
+                self.expression(base, spans, next_depth);
+                self.object(&inside, spans, next_depth);
             }
             ExprKind::Array(items) => {
-                items.iter().for_each(|item| self.expression(item, spans, again));
+                items.iter().for_each(|item| self.expression(item, spans, next_depth));
             }
             ExprKind::ArrayComp(item, parts) => {
-                self.expression(item, spans, again);
-                self.comprehension(parts, spans, again);
+                self.expression(item, spans, next_depth);
+                self.comprehension(parts, spans, next_depth);
             }
             ExprKind::Field(base, _) => {
-                self.add(range(spans, base.span).1, end, start);
-                self.expression(base, spans, again);
+                self.add(span_range(spans, base.span).1, end, start);
+                self.expression(base, spans, next_depth);
             }
             ExprKind::Index(base, at) => {
-                self.expression(base, spans, again);
-                self.expression(at, spans, again);
+                self.expression(base, spans, next_depth);
+                self.expression(at, spans, next_depth);
             }
             ExprKind::Slice(base, from, to, step) => {
                 let parts = [Some(base), from, to, step];
-                parts.into_iter().flatten().for_each(|part| self.expression(part, spans, again));
+                parts
+                    .into_iter()
+                    .flatten()
+                    .for_each(|part| self.expression(part, spans, next_depth));
             }
-            ExprKind::Call(callee, args, _) => self.call(callee, args, spans, again),
+            ExprKind::Call(callee, args, _) => self.call(callee, args, spans, next_depth),
             ExprKind::Local(binds, body) => {
                 if let [_, .., last] = binds {
-                    let from = range(spans, binds[1].name.span).0;
-                    self.add(from, range(spans, last.value.span).1, start);
+                    let from = span_range(spans, binds[1].name.span).0;
+                    self.add(from, span_range(spans, last.value.span).1, start);
                 }
-                binds.iter().for_each(|bind| self.bind(bind, spans, again));
-                self.expression(body, spans, again);
+                binds.iter().for_each(|bind| self.bind(bind, spans, next_depth));
+                self.expression(body, spans, next_depth);
             }
-            ExprKind::If(..) => self.choice(expr, start, spans, again),
+            ExprKind::If(..) => self.conditional(expr, start, spans, next_depth),
             ExprKind::Binary(left, _, right) => {
-                self.add(range(spans, left.span).1, end, start);
-                self.expression(left, spans, again);
-                self.expression(right, spans, again);
+                self.add(span_range(spans, left.span).1, end, start);
+                self.expression(left, spans, next_depth);
+                self.expression(right, spans, next_depth);
             }
             ExprKind::Func(params, body) => {
-                params.iter().for_each(|param| self.param(param, spans, again));
-                self.belonging(body, start, spans, again);
+                params.iter().for_each(|param| self.param(param, spans, next_depth));
+                self.part_of(body, start, spans, next_depth);
             }
             ExprKind::Assert(assert, body) => {
-                self.assertion(assert, spans, again);
-                self.expression(body, spans, again);
+                self.assertion(assert, spans, next_depth);
+                self.expression(body, spans, next_depth);
             }
             _ => {}
         }
     }
 
     /// `if`, `then`, `else`; an `else if` belongs to the first `if`.
-    fn choice(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
+    fn conditional(
+        &mut self,
+        expr: &Expr<'_, '_>,
+        owner: usize,
+        spans: &SpanManager,
+        depth: usize,
+    ) {
         let ExprKind::If(condition, yes, no) = expr.kind else { return };
-        self.branches.push((range(spans, condition.span).1, range(spans, yes.span).0, owner));
-        self.belonging(condition, owner, spans, depth);
-        self.belonging(yes, owner, spans, depth);
+        self.branches.push((
+            span_range(spans, condition.span).1,
+            span_range(spans, yes.span).0,
+            owner,
+        ));
+        self.part_of(condition, owner, spans, depth);
+        self.part_of(yes, owner, spans, depth);
         let Some(no) = no else { return };
-        self.branches.push((range(spans, yes.span).1, range(spans, no.span).0, owner));
+        self.branches.push((span_range(spans, yes.span).1, span_range(spans, no.span).0, owner));
         match no.kind {
-            ExprKind::If(..) if depth <= MOST_DEPTH => self.choice(no, owner, spans, depth + 1),
-            _ => self.belonging(no, owner, spans, depth),
+            ExprKind::If(..) if depth <= MAX_DEPTH => self.conditional(no, owner, spans, depth + 1),
+            _ => self.part_of(no, owner, spans, depth),
         }
     }
 
-    /// `expr` is part of something that began at `owner`.
-    fn belonging(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
-        let (from, to) = range(spans, expr.span);
+    /// `expr` is part of something that began at `indent_owner`.
+    fn part_of(&mut self, expr: &Expr<'_, '_>, owner: usize, spans: &SpanManager, depth: usize) {
+        let (from, to) = span_range(spans, expr.span);
         self.add(from, to, owner);
         self.expression(expr, spans, depth + 1);
     }
 
     fn bind(&mut self, bind: &Bind<'_, '_>, spans: &SpanManager, depth: usize) {
-        let owner = range(spans, bind.name.span).0;
+        let owner = span_range(spans, bind.name.span).0;
         let params = bind.params.map_or(&[][..], |(params, _)| params);
         params.iter().for_each(|param| self.param(param, spans, depth));
-        self.belonging(&bind.value, owner, spans, depth);
+        self.part_of(&bind.value, owner, spans, depth);
     }
 
     fn param(&mut self, param: &Param<'_, '_>, spans: &SpanManager, depth: usize) {
         if let Some(value) = &param.default_value {
-            let (from, to) = (range(spans, param.name.span).1, range(spans, value.span).0);
+            let (from, to) =
+                (span_range(spans, param.name.span).1, span_range(spans, value.span).0);
             self.arguments.push((from, to));
             self.expression(value, spans, depth + 1);
         }
@@ -193,7 +207,8 @@ impl Regions {
             let value = match arg {
                 Arg::Positional(value) => value,
                 Arg::Named(name, value) => {
-                    let (from, to) = (range(spans, name.span).1, range(spans, value.span).0);
+                    let (from, to) =
+                        (span_range(spans, name.span).1, span_range(spans, value.span).0);
                     self.arguments.push((from, to));
                     value
                 }
@@ -203,12 +218,13 @@ impl Regions {
     }
 
     fn assertion(&mut self, assert: &Assert<'_, '_>, spans: &SpanManager, depth: usize) {
-        let owner = range(spans, assert.span).0;
-        self.belonging(&assert.cond, owner, spans, depth);
+        let owner = span_range(spans, assert.span).0;
+        self.part_of(&assert.cond, owner, spans, depth);
         if let Some(message) = &assert.msg {
-            let (from, to) = (range(spans, assert.cond.span).1, range(spans, message.span).0);
+            let (from, to) =
+                (span_range(spans, assert.cond.span).1, span_range(spans, message.span).0);
             self.assertions.push((from, to));
-            self.belonging(message, owner, spans, depth);
+            self.part_of(message, owner, spans, depth);
         }
     }
 
@@ -228,7 +244,7 @@ impl Regions {
             }
             ObjInside::Comp { locals1, name, body, locals2, comp_spec, .. } => {
                 self.expression(name, spans, depth);
-                self.belonging(body, range(spans, name.span).0, spans, depth);
+                self.part_of(body, span_range(spans, name.span).0, spans, depth);
                 let locals = locals1.iter().chain(*locals2);
                 locals.for_each(|local| self.bind(&local.bind, spans, depth));
                 self.comprehension(comp_spec, spans, depth);
@@ -254,11 +270,11 @@ impl Regions {
                 *span
             }
         };
-        self.belonging(value, range(spans, span).0, spans, depth);
+        self.part_of(value, span_range(spans, span).0, spans, depth);
     }
 }
 
-fn range(spans: &SpanManager, span: SpanId) -> (usize, usize) {
+fn span_range(spans: &SpanManager, span: SpanId) -> (usize, usize) {
     let (_, start, end) = spans.get_span(span);
     (start, end)
 }

@@ -1,10 +1,10 @@
 //! What stands between two pieces of one line, and where commas are.
 
-use super::regions::Regions;
+use super::regions::IndentRegions;
 use rsjsonnet_lang::token::STokenKind as S;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PieceKind {
     Comment,
     /// A quoted text.
     Text,
@@ -13,17 +13,17 @@ pub(super) enum Kind {
     Keyword,
     Operator,
     /// Brackets, commas, colons.
-    Mark,
+    Punctuation,
 }
 
 /// A token or a comment.
 #[derive(Clone, Debug)]
 pub(super) struct Piece {
     pub text: String,
-    pub kind: Kind,
+    pub kind: PieceKind,
     pub start: usize,
     /// Line breaks before it.
-    pub breaks: usize,
+    pub line_breaks: usize,
     /// The bracket it is directly in.
     pub outer: Option<usize>,
     /// Of a closing bracket.
@@ -33,7 +33,7 @@ pub(super) struct Piece {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Close {
+pub(super) enum TrailingComma {
     Comma,
     Nothing,
 }
@@ -41,40 +41,40 @@ pub(super) enum Close {
 impl Piece {
     pub(super) fn new(
         text: &str,
-        kind: Kind,
+        kind: PieceKind,
         start: usize,
-        breaks: usize,
+        line_breaks: usize,
         outer: Option<usize>,
     ) -> Piece {
-        Piece { text: text.into(), kind, start, breaks, outer, opener: None, closer: None }
+        Piece { text: text.into(), kind, start, line_breaks, outer, opener: None, closer: None }
     }
 
     pub(super) fn is_opener(&self) -> bool {
-        self.kind == Kind::Mark && matches!(self.text.as_str(), "(" | "[" | "{")
+        self.kind == PieceKind::Punctuation && matches!(self.text.as_str(), "(" | "[" | "{")
     }
 
     pub(super) fn is_closer(&self) -> bool {
-        self.kind == Kind::Mark && matches!(self.text.as_str(), ")" | "]" | "}")
+        self.kind == PieceKind::Punctuation && matches!(self.text.as_str(), ")" | "]" | "}")
     }
 
     fn is_mark(&self, text: &str) -> bool {
-        self.kind == Kind::Mark && self.text == text
+        self.kind == PieceKind::Punctuation && self.text == text
     }
 
     fn is_colon(&self) -> bool {
-        self.kind == Kind::Mark && self.text.ends_with(':')
+        self.kind == PieceKind::Punctuation && self.text.ends_with(':')
     }
 
     /// Whether a value may end with it.
     fn ends_value(&self) -> bool {
-        matches!(self.kind, Kind::Text | Kind::Operand) || self.is_closer()
+        matches!(self.kind, PieceKind::Text | PieceKind::Operand) || self.is_closer()
     }
 
     /// As it is to be written: texts in single quotes where that needs no escapes.
-    pub(super) fn written(&self) -> String {
+    pub(super) fn normalized_text(&self) -> String {
         let inner = self.text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         match inner {
-            Some(inner) if self.kind == Kind::Text && !inner.contains(['\'', '\\', '"']) => {
+            Some(inner) if self.kind == PieceKind::Text && !inner.contains(['\'', '\\', '"']) => {
                 format!("'{inner}'")
             }
             _ => self.text.clone(),
@@ -82,19 +82,21 @@ impl Piece {
     }
 
     /// The text without the choice of quotes.
-    pub(super) fn meaning(&self) -> &str {
+    pub(super) fn unquoted_text(&self) -> &str {
         let text = self.text.as_str();
         let plain = |quote: char| text.strip_prefix(quote).and_then(|t| t.strip_suffix(quote));
         match plain('"').or_else(|| plain('\'')) {
-            Some(inner) if self.kind == Kind::Text && !inner.contains(['\'', '\\', '"']) => inner,
+            Some(inner) if self.kind == PieceKind::Text && !inner.contains(['\'', '\\', '"']) => {
+                inner
+            }
             _ => text,
         }
     }
 }
 
-pub(super) fn kind_of(kind: S) -> Kind {
+pub(super) fn kind_of(kind: S) -> PieceKind {
     match kind {
-        S::False | S::Null | S::Self_ | S::Super | S::True | S::Dollar => Kind::Operand,
+        S::False | S::Null | S::Self_ | S::Super | S::True | S::Dollar => PieceKind::Operand,
         S::Assert
         | S::Else
         | S::Error
@@ -107,7 +109,7 @@ pub(super) fn kind_of(kind: S) -> Kind {
         | S::In
         | S::Local
         | S::Tailstrict
-        | S::Then => Kind::Keyword,
+        | S::Then => PieceKind::Keyword,
         S::LeftParen
         | S::RightParen
         | S::LeftBracket
@@ -122,31 +124,35 @@ pub(super) fn kind_of(kind: S) -> Kind {
         | S::ColonColonColon
         | S::PlusColon
         | S::PlusColonColon
-        | S::PlusColonColonColon => Kind::Mark,
-        _ => Kind::Operator,
+        | S::PlusColonColonColon => PieceKind::Punctuation,
+        _ => PieceKind::Operator,
     }
 }
 
 /// The piece before `at` that is no comment.
-fn before(pieces: &[Piece], at: usize) -> Option<usize> {
-    (0..at).rev().find(|at| pieces[*at].kind != Kind::Comment)
+fn previous_token(pieces: &[Piece], at: usize) -> Option<usize> {
+    (0..at).rev().find(|at| pieces[*at].kind != PieceKind::Comment)
 }
 
 /// An operator with nothing on its left.
 fn is_unary(pieces: &[Piece], at: usize) -> bool {
     let signs = ["-", "+", "!", "~"];
     let piece = &pieces[at];
-    let alone = before(pieces, at).is_none_or(|before| !pieces[before].ends_value());
-    piece.kind == Kind::Operator && signs.contains(&piece.text.as_str()) && alone
+    let alone = previous_token(pieces, at).is_none_or(|before| !pieces[before].ends_value());
+    piece.kind == PieceKind::Operator && signs.contains(&piece.text.as_str()) && alone
 }
 
 /// What stands between the piece before and this one, on the same line.
-pub(super) fn gap(pieces: &[Piece], at: usize, regions: &Regions) -> Option<&'static str> {
+pub(super) fn space_before(
+    pieces: &[Piece],
+    at: usize,
+    regions: &IndentRegions,
+) -> Option<&'static str> {
     let (left, right) = (&pieces[at.checked_sub(1)?], &pieces[at]);
-    if right.kind == Kind::Comment {
+    if right.kind == PieceKind::Comment {
         return Some(if right.text.starts_with("/*") { " " } else { "  " });
     }
-    if left.kind == Kind::Comment {
+    if left.kind == PieceKind::Comment {
         return Some(" ");
     }
     let inside = |piece: &Piece, bracket: &str| {
@@ -171,41 +177,41 @@ pub(super) fn gap(pieces: &[Piece], at: usize, regions: &Regions) -> Option<&'st
         || is_argument(right)
         || is_unary(pieces, at - 1)
         || ((right.is_mark("(") || right.is_mark("[")) && left.ends_value())
-        || (right.is_mark("(") && left.kind == Kind::Keyword && left.text == "function");
+        || (right.is_mark("(") && left.kind == PieceKind::Keyword && left.text == "function");
     if tight { None } else { Some(" ") }
 }
 
 /// Whether a comma stands before a bracket that closes on the same line, where it says nothing.
 pub(super) fn is_dropped_comma(pieces: &[Piece], at: usize) -> bool {
     let next = pieces.get(at + 1);
-    pieces[at].is_mark(",") && next.is_some_and(|next| next.is_closer() && next.breaks == 0)
+    pieces[at].is_mark(",") && next.is_some_and(|next| next.is_closer() && next.line_breaks == 0)
 }
 
 /// Whether a comma is missing behind the last thing before a bracket that closes on its own line.
-pub(super) fn wants_comma(pieces: &[Piece], at: usize) -> Close {
-    let is_last = |closer: &usize| before(pieces, *closer) == Some(at);
+pub(super) fn wants_comma(pieces: &[Piece], at: usize) -> TrailingComma {
+    let is_last = |closer: &usize| previous_token(pieces, *closer) == Some(at);
     let rest = pieces.iter().enumerate().skip(at + 1);
-    let closer = rest.take_while(|(_, p)| p.kind == Kind::Comment || p.is_closer());
+    let closer = rest.take_while(|(_, p)| p.kind == PieceKind::Comment || p.is_closer());
     let closer = closer.map(|(at, _)| at).find(|at| pieces[*at].is_closer()).filter(is_last);
-    let Some(closer) = closer else { return Close::Nothing };
-    let Some(opener) = pieces[closer].opener else { return Close::Nothing };
-    let own_line = pieces[closer].breaks > 0;
+    let Some(closer) = closer else { return TrailingComma::Nothing };
+    let Some(opener) = pieces[closer].opener else { return TrailingComma::Nothing };
+    let own_line = pieces[closer].line_breaks > 0;
     let is_empty = opener == at;
     let has_comma = pieces[at].is_mark(",");
-    match own_line && !is_empty && !has_comma && takes_comma(pieces, opener, closer) {
-        true => Close::Comma,
-        false => Close::Nothing,
+    match own_line && !is_empty && !has_comma && allows_trailing_comma(pieces, opener, closer) {
+        true => TrailingComma::Comma,
+        false => TrailingComma::Nothing,
     }
 }
 
 /// Lists, objects, arguments and parameters end with a comma; brackets around a value do not.
-fn takes_comma(pieces: &[Piece], opener: usize, closer: usize) -> bool {
+fn allows_trailing_comma(pieces: &[Piece], opener: usize, closer: usize) -> bool {
     let direct = |piece: &&Piece| piece.outer == Some(opener);
-    let is_for = |piece: &Piece| piece.kind == Kind::Keyword && piece.text == "for";
+    let is_for = |piece: &Piece| piece.kind == PieceKind::Keyword && piece.text == "for";
     if pieces[opener..closer].iter().filter(direct).any(is_for) {
         return false;
     }
-    let left = before(pieces, opener).map(|at| &pieces[at]);
+    let left = previous_token(pieces, opener).map(|at| &pieces[at]);
     let after_value = left.is_some_and(Piece::ends_value);
     let is_function = left.is_some_and(|left| left.text == "function");
     match pieces[opener].text.as_str() {

@@ -12,113 +12,116 @@
 //! Rejected: lines a minute for each user. A release that submits a thousand jobs would be counted,
 //! and somebody with a year of patience would not.
 
-use super::Line;
+use super::AuditLine;
 use cellwright_cell::time::{Span, Time};
 use std::collections::BTreeMap;
 
 /// Lines of one kind in a minute that whoever has used up its allowance still has.
-const STILL: u64 = 8;
+const MIN_LINES_PER_KIND: u64 = 8;
 const MINUTE: u64 = 60_000;
 /// What a line takes beside its texts.
 const LINE_BYTES: u64 = 16;
 /// The verdict of lines that stand for many.
-const COUNTED: &str = "counted";
+const COUNTED_VERDICT: &str = "counted";
 /// Who has an allowance: users, and the parts that run where tasks may break out. The cell's other
 /// parts are few, and strangers are counted elsewhere.
-const BOUNDED: [&str; 3] = ["user:", "agent:", "task:"];
+const LIMITED_PREFIXES: [&str; 3] = ["user:", "agent:", "task:"];
 
 /// Allowances of all users.
 pub(super) struct Allowances {
     per_user: u64,
     /// Over which an empty allowance is full again.
     refill: Span,
-    minute: u64,
-    users: BTreeMap<String, Account>,
+    current_minute: u64,
+    buckets: BTreeMap<String, TokenBucket>,
 }
 
-struct Account {
-    left: u64,
-    as_of: Time,
+struct TokenBucket {
+    tokens: u64,
+    refilled_at: Time,
     /// Requests beyond the allowance in this minute, by kind.
-    beyond: BTreeMap<String, u64>,
+    suppressed: BTreeMap<String, u64>,
 }
 
 impl Allowances {
     pub fn new(per_user: u64, refill: Span) -> Allowances {
-        Allowances { per_user, refill, minute: 0, users: BTreeMap::new() }
+        Allowances { per_user, refill, current_minute: 0, buckets: BTreeMap::new() }
     }
 
     /// What is written of these lines, and of those before that were counted.
-    pub fn admit(&mut self, now: Time, lines: Vec<Line>) -> Vec<Line> {
-        let mut written = self.sums(now);
+    pub fn admit(&mut self, now: Time, lines: Vec<AuditLine>) -> Vec<AuditLine> {
+        let mut written = self.take_summaries(now);
         for line in lines {
-            written.extend(self.one(now, line));
+            written.extend(self.admit_line(now, line));
         }
         written
     }
 
     /// The numbers of the minute before, once it is over; whose allowance is full is forgotten.
-    fn sums(&mut self, now: Time) -> Vec<Line> {
+    fn take_summaries(&mut self, now: Time) -> Vec<AuditLine> {
         let mut sums = Vec::new();
-        if now.0 / MINUTE == self.minute {
+        if now.0 / MINUTE == self.current_minute {
             return sums;
         }
-        self.minute = now.0 / MINUTE;
-        for (caller, account) in &mut self.users {
-            for (command, count) in std::mem::take(&mut account.beyond) {
-                if count > STILL {
-                    let object = format!("{} in one minute", count - STILL);
-                    sums.push(Line::new(caller, &command, &object, COUNTED));
+        self.current_minute = now.0 / MINUTE;
+        for (caller, account) in &mut self.buckets {
+            for (command, count) in std::mem::take(&mut account.suppressed) {
+                if count > MIN_LINES_PER_KIND {
+                    let object = format!("{} in one minute", count - MIN_LINES_PER_KIND);
+                    sums.push(AuditLine::new(caller, &command, &object, COUNTED_VERDICT));
                 }
             }
             account.refill(now, self.per_user, self.refill);
         }
         let most = self.per_user;
-        self.users.retain(|_, account| account.left < most);
+        self.buckets.retain(|_, account| account.tokens < most);
         sums
     }
 
-    fn one(&mut self, now: Time, line: Line) -> Option<Line> {
-        if !BOUNDED.iter().any(|kind| line.caller.starts_with(kind)) {
+    fn admit_line(&mut self, now: Time, line: AuditLine) -> Option<AuditLine> {
+        if !LIMITED_PREFIXES.iter().any(|kind| line.caller.starts_with(kind)) {
             return Some(line);
         }
         let (per_user, refill) = (self.per_user, self.refill);
-        let new = || Account { left: per_user, as_of: now, beyond: BTreeMap::new() };
-        let account = self.users.entry(line.caller.clone()).or_insert_with(new);
+        let new =
+            || TokenBucket { tokens: per_user, refilled_at: now, suppressed: BTreeMap::new() };
+        let account = self.buckets.entry(line.caller.clone()).or_insert_with(new);
         account.refill(now, per_user, refill);
         let bytes = bytes_of(&line);
-        if let Some(left) = account.left.checked_sub(bytes) {
-            account.left = left;
+        if let Some(left) = account.tokens.checked_sub(bytes) {
+            account.tokens = left;
             return Some(line);
         }
-        let count = account.beyond.entry(line.command.clone()).or_default();
+        let count = account.suppressed.entry(line.command.clone()).or_default();
         *count = count.saturating_add(1);
-        match (*count).checked_sub(STILL) {
+        match (*count).checked_sub(MIN_LINES_PER_KIND) {
             None | Some(0) => Some(line),
             // Said at once: the number itself may be lost with this process.
-            Some(1) => {
-                Some(Line { object: "from here on".into(), verdict: COUNTED.into(), ..line })
-            }
+            Some(1) => Some(AuditLine {
+                object: "from here on".into(),
+                verdict: COUNTED_VERDICT.into(),
+                ..line
+            }),
             Some(_) => None,
         }
     }
 }
 
-impl Account {
+impl TokenBucket {
     fn refill(&mut self, now: Time, most: u64, over: Span) {
-        let elapsed = u128::from(now.since(self.as_of).0);
+        let elapsed = u128::from(now.since(self.refilled_at).0);
         let more = u128::from(most) * elapsed / u128::from(over.0.max(1));
         // What is less than a byte is not lost: the time goes on from where it was.
         if more == 0 {
             return;
         }
         let more = u64::try_from(more).unwrap_or(u64::MAX);
-        (self.left, self.as_of) = (self.left.saturating_add(more).min(most), now);
+        (self.tokens, self.refilled_at) = (self.tokens.saturating_add(more).min(most), now);
     }
 }
 
-fn bytes_of(line: &Line) -> u64 {
-    let Line { caller, command, object, verdict } = line;
+fn bytes_of(line: &AuditLine) -> u64 {
+    let AuditLine { caller, command, object, verdict } = line;
     let texts = [caller, command, object, verdict].map(|text| text.len() as u64);
     texts.iter().sum::<u64>() + LINE_BYTES
 }
@@ -127,12 +130,12 @@ fn bytes_of(line: &Line) -> u64 {
 mod tests {
     use super::*;
 
-    fn line(caller: &str, command: &str, object: &str) -> Line {
-        Line::new(caller, command, object, "done")
+    fn line(caller: &str, command: &str, object: &str) -> AuditLine {
+        AuditLine::new(caller, command, object, "done")
     }
 
-    fn shown(lines: Vec<Line>) -> Vec<String> {
-        let text = |line: Line| {
+    fn rows(lines: Vec<AuditLine>) -> Vec<String> {
+        let text = |line: AuditLine| {
             format!("{} {} {} {}", line.caller, line.command, line.object, line.verdict)
         };
         lines.into_iter().map(text).collect()
@@ -145,7 +148,7 @@ mod tests {
         let mut all = Allowances::new(per_user, Span::seconds(86_400));
         let mut written = 0;
         for second in 0..600 {
-            let lines: Vec<Line> = (0..100).map(|_| flood()).collect();
+            let lines: Vec<AuditLine> = (0..100).map(|_| flood()).collect();
             written += all.admit(Time(second * 1000), lines).len();
         }
         // The allowance, what comes back in ten minutes, and for each minute a few and two sums.
@@ -155,7 +158,7 @@ mod tests {
         let of_others = line("user:ben", "stop_job", "ben/db");
         let of_the_cell = line("system", "use_join_token", "t2");
         let lines = vec![flood(), rare, of_others, of_the_cell];
-        let told = shown(all.admit(now, lines));
+        let admitted = rows(all.admit(now, lines));
         let expected = [
             "user:ann resize_job 5992 in one minute counted",
             "user:ann resize_job ann/web done",
@@ -163,24 +166,24 @@ mod tests {
             "user:ben stop_job ben/db done",
             "system use_join_token t2 done",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(admitted, expected);
     }
 
     #[test]
     fn an_allowance_comes_back_with_time_and_nobody_is_remembered_for_nothing() {
-        let one = || line("user:ann", "stop_job", "ann/web");
-        let per_user = 10 * bytes_of(&one());
+        let next_line = || line("user:ann", "stop_job", "ann/web");
+        let per_user = 10 * bytes_of(&next_line());
         let mut all = Allowances::new(per_user, Span::seconds(1000));
-        let many = |count: usize| (0..count).map(|_| one()).collect::<Vec<_>>();
+        let many = |count: usize| (0..count).map(|_| next_line()).collect::<Vec<_>>();
         assert_eq!(all.admit(Time(0), many(10)).len(), 10);
-        let beyond = shown(all.admit(Time(1), many(20)));
-        assert_eq!(beyond.len(), STILL as usize + 1);
+        let beyond = rows(all.admit(Time(1), many(20)));
+        assert_eq!(beyond.len(), MIN_LINES_PER_KIND as usize + 1);
         assert_eq!(beyond.last().unwrap(), "user:ann stop_job from here on counted");
         // Half of the time, half of it; after a sum.
-        let later = shown(all.admit(Time(500_001), many(6)));
+        let later = rows(all.admit(Time(500_001), many(6)));
         assert_eq!(later[0], "user:ann stop_job 12 in one minute counted");
-        assert_eq!(all.users["user:ann"].beyond["stop_job"], 1);
+        assert_eq!(all.buckets["user:ann"].suppressed["stop_job"], 1);
         assert_eq!(all.admit(Time(2_000_000), Vec::new()), []);
-        assert!(all.users.is_empty());
+        assert!(all.buckets.is_empty());
     }
 }

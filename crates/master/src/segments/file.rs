@@ -4,31 +4,31 @@
 use super::Record;
 use cellwright_cell::time::Time;
 use cellwright_store::Disk;
-use cellwright_store::frame::{self, Frame, HEAD, Place, TAIL};
+use cellwright_store::frame::{self, FilePosition, Frame, HEADER_LEN, TRAILER_LEN};
 use std::io;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const MAGIC: [u8; 8] = *b"CELLREC2";
 /// Magic 8, after 8, gap 1, checksum 8.
-pub(super) const HEADER: usize = 25;
+pub(super) const SEGMENT_HEADER_LEN: usize = 25;
 /// What the checksum of a header covers.
-const HEADER_BODY: usize = 17;
+const HEADER_BODY_LEN: usize = 17;
 /// A seal has no payload.
-pub(super) const SEAL: usize = HEAD + TAIL;
+pub(super) const SEAL_LEN: usize = HEADER_LEN + TRAILER_LEN;
 /// Beside the segments, and not as long as one's name.
-pub(super) const SYNCED: &str = "synced";
+pub(super) const SYNC_MARK_FILE: &str = "synced";
 
 /// Digits of a segment's name.
-pub(super) const DIGITS: usize = 20;
+pub(super) const NAME_DIGITS: usize = 20;
 
-pub(super) fn number_of(name: &str) -> Option<u64> {
-    (name.len() == DIGITS).then(|| name.parse().ok()).flatten()
+pub(super) fn segment_number(name: &str) -> Option<u64> {
+    (name.len() == NAME_DIGITS).then(|| name.parse().ok()).flatten()
 }
 
-pub(super) fn header(after: u64, gap: bool) -> Vec<u8> {
+pub(super) fn header(after: u64, has_gap: bool) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&after.to_le_bytes());
-    bytes.push(u8::from(gap));
+    bytes.push(u8::from(has_gap));
     let checksum = xxh3_64_with_seed(&bytes, 0);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
@@ -36,13 +36,14 @@ pub(super) fn header(after: u64, gap: bool) -> Vec<u8> {
 
 /// Whether something is missing before the segment `after`; nothing if the header is damaged.
 pub(super) fn read_header(disk: &dyn Disk, path: &str, after: u64) -> io::Result<Option<bool>> {
-    let bytes = match disk.read_at(path, 0, HEADER) {
+    let bytes = match disk.read_at(path, 0, HEADER_LEN) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     };
-    let sum = xxh3_64_with_seed(&bytes[..HEADER_BODY], 0);
-    let good = bytes[..8] == MAGIC && sum == word(&bytes, HEADER_BODY) && word(&bytes, 8) == after;
+    let sum = xxh3_64_with_seed(&bytes[..HEADER_BODY_LEN], 0);
+    let good =
+        bytes[..8] == MAGIC && sum == u64_at(&bytes, HEADER_BODY_LEN) && u64_at(&bytes, 8) == after;
     Ok(good.then(|| bytes[16] == 1))
 }
 
@@ -50,16 +51,16 @@ pub(super) fn record(after: u64, offset: u64, record: &Record) -> io::Result<Vec
     let frame = Frame {
         is_seal: false,
         number: record.number,
-        at: record.at.0,
+        time_millis: record.at.0,
         payload: record.payload.as_slice(),
     };
-    frame.encode(Place { file: after, offset })
+    frame.encode(FilePosition { file: after, offset })
 }
 
 /// The end of a segment that is complete: `last` is the last number that it speaks of.
 pub(super) fn seal(after: u64, offset: u64, last: u64) -> io::Result<Vec<u8>> {
-    let frame = Frame { is_seal: true, number: last, at: 0, payload: &[] };
-    frame.encode(Place { file: after, offset })
+    let frame = Frame { is_seal: true, number: last, time_millis: 0, payload: &[] };
+    frame.encode(FilePosition { file: after, offset })
 }
 
 /// What the seal at the end of a file says.
@@ -69,14 +70,14 @@ pub(super) fn read_seal(
     after: u64,
     bytes: u64,
 ) -> io::Result<Option<u64>> {
-    let Some(offset) = bytes.checked_sub(SEAL as u64) else { return Ok(None) };
-    let tail = disk.read_at(path, offset, SEAL)?;
-    let frame = frame::decode(&tail, Place { file: after, offset });
+    let Some(offset) = bytes.checked_sub(SEAL_LEN as u64) else { return Ok(None) };
+    let tail = disk.read_at(path, offset, SEAL_LEN)?;
+    let frame = frame::decode(&tail, FilePosition { file: after, offset });
     Ok(frame.filter(|frame| frame.is_seal).map(|frame| frame.number))
 }
 
 /// What stands at a place of a segment.
-pub(super) enum Step {
+pub(super) enum ScanStep {
     Record {
         record: Record,
         size: usize,
@@ -90,31 +91,31 @@ pub(super) enum Step {
     },
 }
 
-/// Looks at `bytes`, which begin at `offset` of the segment, `at` bytes in. Numbers grow: what
+/// Looks at `bytes`, which begin at `offset` of the segment, `time_millis` bytes in. Numbers grow: what
 /// does not exceed `last` is a frame of another time.
-pub(super) fn step(bytes: &[u8], after: u64, offset: u64, at: usize, last: u64) -> Step {
-    let place = |at: usize| Place { file: after, offset: offset + at as u64 };
+pub(super) fn scan_step(bytes: &[u8], after: u64, offset: u64, at: usize, last: u64) -> ScanStep {
+    let position = |at: usize| FilePosition { file: after, offset: offset + at as u64 };
     let sound = |at: usize| {
-        let frame = frame::decode(&bytes[at..], place(at))?;
+        let frame = frame::decode(&bytes[at..], position(at))?;
         (frame.is_seal || frame.number > last).then_some(frame)
     };
     if let Some(frame) = sound(at) {
         if frame.is_seal {
-            return Step::Seal { last: frame.number };
+            return ScanStep::Seal { last: frame.number };
         }
         let payload = frame.payload.to_vec();
-        let record = Record { number: frame.number, at: Time(frame.at), payload };
-        return Step::Record { record, size: frame.size() };
+        let record = Record { number: frame.number, at: Time(frame.time_millis), payload };
+        return ScanStep::Record { record, size: frame.size() };
     }
-    let start = place(0);
-    let mut next = frame::find(bytes, start, at + 1);
+    let start = position(0);
+    let mut next = frame::find_next(bytes, start, at + 1);
     while let Some(found) = next.filter(|found| sound(*found).is_none()) {
-        next = frame::find(bytes, start, found + 1);
+        next = frame::find_next(bytes, start, found + 1);
     }
-    Step::Damage { next }
+    ScanStep::Damage { next }
 }
 
-/// The record `at` bytes into `bytes`, which begin at `offset`, and how many bytes it takes.
+/// The record `time_millis` bytes into `bytes`, which begin at `offset`, and how many bytes it takes.
 pub(super) fn record_at(
     bytes: &[u8],
     after: u64,
@@ -122,23 +123,26 @@ pub(super) fn record_at(
     at: usize,
     last: u64,
 ) -> Option<(Record, usize)> {
-    let place = Place { file: after, offset: offset + at as u64 };
-    let frame = frame::decode(bytes.get(at..)?, place)?;
+    let position = FilePosition { file: after, offset: offset + at as u64 };
+    let frame = frame::decode(bytes.get(at..)?, position)?;
     let sound = !frame.is_seal && frame.number > last;
     let payload = || frame.payload.to_vec();
-    let record = || Record { number: frame.number, at: Time(frame.at), payload: payload() };
+    let record =
+        || Record { number: frame.number, at: Time(frame.time_millis), payload: payload() };
     sound.then(|| (record(), frame.size()))
 }
 
 /// How many bytes the frame at the start of `bytes` says it takes.
-pub(super) fn size_of(bytes: &[u8]) -> u64 {
+pub(super) fn frame_size(bytes: &[u8]) -> u64 {
     let length = bytes.get(4..8).and_then(|length| length.try_into().ok());
-    length.map_or(0, |length| (HEAD + TAIL) as u64 + u64::from(u32::from_le_bytes(length)))
+    length.map_or(0, |length| {
+        (HEADER_LEN + TRAILER_LEN) as u64 + u64::from(u32::from_le_bytes(length))
+    })
 }
 
 /// How far the records had been synced, and what they covered by then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Synced {
+pub(super) struct SyncMark {
     /// Which segment was the newest.
     pub after: u64,
     pub bytes: u64,
@@ -148,7 +152,7 @@ pub(super) struct Synced {
     pub covered: u64,
 }
 
-impl Synced {
+impl SyncMark {
     pub(super) fn encode(self) -> Vec<u8> {
         let words = [self.after, self.bytes, self.last, self.covered];
         let mut bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
@@ -158,27 +162,27 @@ impl Synced {
     }
 
     /// Nothing where there is none, or one that does not read: then it vouches for nothing.
-    pub(super) fn read(disk: &dyn Disk, path: &str) -> io::Result<Option<Synced>> {
+    pub(super) fn read(disk: &dyn Disk, path: &str) -> io::Result<Option<SyncMark>> {
         let bytes = match disk.read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        if bytes.len() != 40 || xxh3_64_with_seed(&bytes[..32], 1) != word(&bytes, 32) {
+        if bytes.len() != 40 || xxh3_64_with_seed(&bytes[..32], 1) != u64_at(&bytes, 32) {
             tracing::error!(path, "damaged; what had been synced is not known");
             return Ok(None);
         }
-        let [after, bytes, last, covered] = [0, 8, 16, 24].map(|at| word(&bytes, at));
-        Ok(Some(Synced { after, bytes, last, covered }))
+        let [after, bytes, last, covered] = [0, 8, 16, 24].map(|at| u64_at(&bytes, at));
+        Ok(Some(SyncMark { after, bytes, last, covered }))
     }
 }
 
-pub(super) fn is_full(error: &io::Error) -> bool {
+pub(super) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Eight bytes at `from`; the caller has checked that they are there.
-fn word(bytes: &[u8], from: usize) -> u64 {
+fn u64_at(bytes: &[u8], from: usize) -> u64 {
     let mut eight = [0; 8];
     eight.copy_from_slice(&bytes[from..from + 8]);
     u64::from_le_bytes(eight)

@@ -1,7 +1,7 @@
 //! The past of a cell from a replica's files, while it runs and after it stopped, and files that
 //! another version wrote.
 
-mod eras;
+mod log_epochs;
 mod replay;
 mod support;
 mod versions;

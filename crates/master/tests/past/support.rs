@@ -5,10 +5,10 @@ use cellwright_cell::encode;
 use cellwright_cell::name::Name;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Time;
-use cellwright_master::replicated::{View, pack, unpack};
+use cellwright_master::replicated_state::{View, pack, unpack};
 use cellwright_store::{
-    CallError, CallFuture, Machine, NodeId, Peer, RaftCall, RealDisk, Replica, Role, Settings,
-    Transport,
+    CallError, CallFuture, NodeId, Peer, RaftCall, RealDisk, Replica, Role, StateMachine,
+    StoreConfig, Transport,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A folder of its own, gone with the test.
-pub struct Folder(pub PathBuf);
+pub struct TempFolder(pub PathBuf);
 
-impl Folder {
-    pub fn new() -> Folder {
+impl TempFolder {
+    pub fn new() -> TempFolder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("cell-past-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TempFolder(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What is left behind in the temporary folder does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -37,9 +37,9 @@ impl Drop for Folder {
 
 /// The cell's state machine without the records around it.
 #[derive(Clone)]
-pub struct Kept(pub Arc<Mutex<View>>);
+pub struct BareStateMachine(pub Arc<Mutex<View>>);
 
-impl Machine for Kept {
+impl StateMachine for BareStateMachine {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         let mut view = self.0.lock().unwrap();
         view.state.apply(&encode::load_entry(payload).unwrap(), &mut Vec::new());
@@ -58,9 +58,9 @@ impl Machine for Kept {
     }
 }
 
-pub struct Alone;
+pub struct NoPeers;
 
-impl Transport for Alone {
+impl Transport for NoPeers {
     fn call(&self, _: NodeId, peer: Peer, _: RaftCall) -> CallFuture {
         Box::pin(async move { Err(CallError::Unreachable(peer.address)) })
     }
@@ -69,17 +69,21 @@ impl Transport for Alone {
 /// A replica that runs on a folder, and the hash of its state after every entry.
 pub struct Cell {
     pub replica: Replica,
-    machine: Kept,
+    machine: BareStateMachine,
     pub after: Vec<(u64, u64)>,
 }
 
 impl Cell {
-    pub async fn start(dir: &Path, settings: Settings) -> Cell {
-        let machine =
-            Kept(Arc::new(Mutex::new(View { state: State::default(), index: 0, term: 0, era: 0 })));
+    pub async fn start(dir: &Path, settings: StoreConfig) -> Cell {
+        let machine = BareStateMachine(Arc::new(Mutex::new(View {
+            state: State::default(),
+            index: 0,
+            term: 0,
+            log_epoch: 0,
+        })));
         let disk = Arc::new(RealDisk::open(dir).unwrap());
-        let settings = Settings { reserve_bytes: 0, ..settings };
-        let opened = Replica::open(1, settings, disk, Arc::new(Alone), machine.clone()).await;
+        let settings = StoreConfig { reserve_bytes: 0, ..settings };
+        let opened = Replica::open(1, settings, disk, Arc::new(NoPeers), machine.clone()).await;
         let replica = opened.unwrap();
         let me = Peer { name: "m1".into(), address: "127.0.0.1:1".into() };
         replica.bootstrap(BTreeMap::from([(1, me)])).await.unwrap();

@@ -6,7 +6,7 @@ use cellwright_cell::command::{Command, Observed};
 use cellwright_cell::task::ExitClass;
 use proptest::prelude::*;
 
-fn known(cell: &Cell) -> Vec<(String, u32, String)> {
+fn directory_entries(cell: &Cell) -> Vec<(String, u32, String)> {
     let jobs = cell.directory.jobs();
     jobs.flat_map(|(key, tasks)| {
         tasks.iter().map(move |(index, e)| (key.to_string(), *index, e.address.to_string()))
@@ -18,25 +18,25 @@ fn known(cell: &Cell) -> Vec<(String, u32, String)> {
 fn a_record_comes_with_the_start_and_goes_with_the_order_to_stop() {
     let mut cell = Cell::with_machines(2);
     cell.submit(job("web", 2, 1));
-    assert_eq!(known(&cell), []);
+    assert_eq!(directory_entries(&cell), []);
     cell.run("web", 0, 0);
     cell.run("web", 1, 1);
     let at = |index, address: &str| ("ada/web".to_owned(), index, address.to_owned());
-    assert_eq!(known(&cell), [at(0, "10.0.0.1"), at(1, "10.0.0.2")]);
+    assert_eq!(directory_entries(&cell), [at(0, "10.0.0.1"), at(1, "10.0.0.2")]);
     assert!(cell.directory.has_user(&name("ada")) && !cell.directory.has_user(&name("bob")));
     let ports = &cell.directory.job(&key("web")).unwrap()[&0].ports;
     assert_eq!(ports, cell.state.tasks().get(cell.task("web", 0)).unwrap().ports());
     assert_eq!(ports.len(), 1);
-    let size = |healthy, ill| Size { tasks: 2, healthy, ill };
-    assert_eq!(size_of(&cell.state, &key("web")), size(2, 0));
+    let size = |healthy, ill| JobSize { tasks: 2, healthy, unhealthy: ill };
+    assert_eq!(job_size(&cell.state, &key("web")), size(2, 0));
     assert!(cell.report(cell.task("web", 0), Observed::Unhealthy));
-    assert_eq!(known(&cell), [at(1, "10.0.0.2")]);
-    assert_eq!(size_of(&cell.state, &key("web")), size(1, 1));
+    assert_eq!(directory_entries(&cell), [at(1, "10.0.0.2")]);
+    assert_eq!(job_size(&cell.state, &key("web")), size(1, 1));
     assert!(cell.report(cell.task("web", 1), Observed::Failed(ExitClass::Code(1))));
-    assert_eq!(known(&cell), []);
+    assert_eq!(directory_entries(&cell), []);
     assert!(cell.directory.has_user(&name("ada")), "the job is not over");
-    assert_eq!(size_of(&cell.state, &key("web")), size(0, 1));
-    assert_eq!(size_of(&cell.state, &key("nowhere")), Size::default());
+    assert_eq!(job_size(&cell.state, &key("web")), size(0, 1));
+    assert_eq!(job_size(&cell.state, &key("nowhere")), JobSize::default());
 }
 
 #[test]
@@ -46,14 +46,14 @@ fn the_machine_has_its_say() {
     cell.run("web", 0, 0);
     let moved = machine("m0", Some("fd00::7".parse().unwrap()));
     cell.ok(Command::UpdateMachine { spec: moved, expect: None });
-    assert_eq!(known(&cell), [("ada/web".into(), 0, "fd00::7".into())]);
+    assert_eq!(directory_entries(&cell), [("ada/web".into(), 0, "fd00::7".into())]);
     cell.ok(Command::UpdateMachine { spec: machine("m0", None), expect: None });
-    assert_eq!(known(&cell), []);
+    assert_eq!(directory_entries(&cell), []);
     let back = machine("m0", Some("10.0.0.1".parse().unwrap()));
     cell.ok(Command::UpdateMachine { spec: back, expect: None });
-    assert_eq!(known(&cell).len(), 1);
+    assert_eq!(directory_entries(&cell).len(), 1);
     cell.ok(Command::MachineDown { machine: MachineId(0) });
-    assert_eq!(known(&cell), []);
+    assert_eq!(directory_entries(&cell), []);
 }
 
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ const WORDS: [Observed; 7] = [
     Observed::Stopped,
 ];
 
-fn take(cell: &mut Cell, step: &Step) {
+fn apply_step(cell: &mut Cell, step: &Step) {
     let task = |cell: &Cell, job: u8, index: u8| {
         let id = cell.state.job_named(&key(JOBS[usize::from(job)]))?;
         cell.state.jobs().get(id)?.tasks.get(usize::from(index)).copied()
@@ -118,12 +118,12 @@ fn take(cell: &mut Cell, step: &Step) {
         }
         Step::Place(at, index, on) => {
             if let Some(task) = task(cell, at, index) {
-                cell.place(task, MachineId(on.into()));
+                cell.place_task(task, MachineId(on.into()));
             }
         }
-        Step::Report(at, index, word) => {
+        Step::Report(at, index, observed) => {
             if let Some(task) = task(cell, at, index) {
-                cell.report(task, WORDS[usize::from(word)]);
+                cell.report(task, WORDS[usize::from(observed)]);
             }
         }
         Step::Address(on, some) => {
@@ -154,17 +154,17 @@ proptest! {
     fn the_fold_equals_the_state(steps in prop::collection::vec(step(), 1..80)) {
         let mut cell = Cell::with_machines(3);
         for step in &steps {
-            take(&mut cell, step);
+            apply_step(&mut cell, step);
             let afresh = Directory::from_state(&cell.state, cell.index);
             prop_assert_eq!(&cell.directory, &afresh, "after {:?}", step);
             for name in JOBS {
                 let none = BTreeMap::new();
                 let followed = cell.directory.job(&key(name)).unwrap_or(&none);
                 prop_assert_eq!(&endpoints_of(&cell.state, &key(name)), followed);
-                let told = cell.directory.standing(&key(name)).map(|roll| roll.size());
+                let told = cell.directory.job_status(&key(name)).map(|roll| roll.size());
                 let job = cell.state.job_named(&key(name)).and_then(|id| cell.state.jobs().get(id));
                 let alive = job.is_some_and(|job| !job.is_dead());
-                let counted = alive.then(|| size_of(&cell.state, &key(name)));
+                let counted = alive.then(|| job_size(&cell.state, &key(name)));
                 prop_assert_eq!(told, counted);
             }
             for (key, tasks) in cell.directory.jobs() {

@@ -1,8 +1,8 @@
 //! One packet in, one packet out, without a socket between: what the server does with any bytes
 //! that reach it, for those who throw bytes at it. No asker has an allowance here.
 
-use super::{Handler, Shared};
-use crate::shared::Names;
+use super::{Handler, SharedHandler};
+use crate::shared_directory::SharedDirectory;
 use crate::zone::Zone;
 use hickory_server::net::NetError;
 use hickory_server::net::runtime::TokioTime;
@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The server without its listeners.
 #[doc(hidden)]
-pub struct Packets(Shared);
+pub struct PacketServer(SharedHandler);
 
-impl Packets {
+impl PacketServer {
     #[must_use]
-    pub fn new(names: Names, zone: Zone) -> Packets {
+    pub fn new(names: SharedDirectory, zone: Zone) -> PacketServer {
         let handler = Handler::new(names, zone, u32::MAX, Box::new(|| false));
-        Packets(Shared(Arc::new(handler)))
+        PacketServer(SharedHandler(Arc::new(handler)))
     }
 
     /// What is sent back; nothing for what the library takes for no packet of DNS.
@@ -30,17 +30,17 @@ impl Packets {
         let protocol = if over_tcp { Protocol::Tcp } else { Protocol::Udp };
         let asker = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
         let request = Request::from_bytes(packet.to_vec(), asker, protocol).ok()?;
-        let sent = Sent::default();
+        let sent = CapturedResponse::default();
         self.0.handle_request::<_, TokioTime>(&request, sent.clone()).await;
         sent.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 #[derive(Clone, Default)]
-struct Sent(Arc<Mutex<Option<Vec<u8>>>>);
+struct CapturedResponse(Arc<Mutex<Option<Vec<u8>>>>);
 
 #[async_trait::async_trait]
-impl ResponseHandler for Sent {
+impl ResponseHandler for CapturedResponse {
     async fn send_response<'a>(
         &mut self,
         response: MessageResponse<

@@ -17,13 +17,13 @@ use tokio::net::TcpStream;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-async fn serve(cell: &Cell) -> (DnsServer, Names) {
-    serve_with(cell, ALLOWANCE).await
+async fn serve(cell: &Cell) -> (DnsServer, SharedDirectory) {
+    serve_with(cell, MAX_ANSWERS_PER_SECOND).await
 }
 
-async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, Names) {
-    let names = Names::default();
-    names.restored(&cell.state, cell.index);
+async fn serve_with(cell: &Cell, allowance: u32) -> (DnsServer, SharedDirectory) {
+    let names = SharedDirectory::default();
+    names.reset(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
     let handler = Handler::new(names.clone(), zone, allowance, Box::new(|| false));
     let server = DnsServer::start_with(LOOPBACK, handler, Supervisor::default()).await;
@@ -55,19 +55,19 @@ async fn over_tcp(server: &DnsServer, text: &str) -> DnsResponse {
     ask(&mut client, text, RecordType::SRV).await
 }
 
-fn shown(response: &DnsResponse) -> Vec<String> {
+fn answer_texts(response: &DnsResponse) -> Vec<String> {
     response.answers.iter().map(|record| record.data.to_string()).collect()
 }
 
 fn texts(response: &DnsResponse) -> Vec<Vec<String>> {
-    let one = |record: &Record| match &record.data {
+    let record_text = |record: &Record| match &record.data {
         RData::TXT(text) => {
-            let words = text.txt_data.iter();
-            words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+            let values = text.txt_data.iter();
+            values.map(|value| String::from_utf8_lossy(value).into_owned()).collect()
         }
         other => panic!("{other:?}"),
     };
-    response.answers.iter().map(one).collect()
+    response.answers.iter().map(record_text).collect()
 }
 
 #[tokio::test]
@@ -79,29 +79,29 @@ async fn a_client_finds_tasks_and_ports_and_a_dead_task_is_gone_at_once() {
     let (server, names) = serve(&cell).await;
     let mut client = udp(&server).await;
     let web = "Web.ADA.main.cell.internal.";
-    let mut found = shown(&ask(&mut client, web, RecordType::A).await);
+    let mut found = answer_texts(&ask(&mut client, web, RecordType::A).await);
     found.sort();
     assert_eq!(found, ["10.0.0.1", "10.0.0.2"]);
-    let one = ask(&mut client, "1.web.ada.main.cell.internal.", RecordType::SRV).await;
+    let srv_answer = ask(&mut client, "1.web.ada.main.cell.internal.", RecordType::SRV).await;
     let port = cell.directory.job(&key("web")).unwrap()[&1].ports[0];
-    assert_eq!(shown(&one), [format!("0 1 {port} 1.web.ada.main.cell.internal.")]);
-    assert!(one.answers.iter().all(|record| record.ttl <= 5), "promised");
-    assert_eq!(one.additionals[0].data.to_string(), "10.0.0.2");
-    assert!(one.metadata.authoritative);
+    assert_eq!(answer_texts(&srv_answer), [format!("0 1 {port} 1.web.ada.main.cell.internal.")]);
+    assert!(srv_answer.answers.iter().all(|record| record.ttl <= 5), "promised");
+    assert_eq!(srv_answer.additionals[0].data.to_string(), "10.0.0.2");
+    assert!(srv_answer.metadata.authoritative);
     assert!(cell.report(cell.task("web", 1), Observed::Unhealthy));
-    names.restored(&cell.state, cell.index);
-    assert_eq!(shown(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
-    let one = "1.web.ada.main.cell.internal.";
-    let gone = ask(&mut client, one, RecordType::A).await;
+    names.reset(&cell.state, cell.index);
+    assert_eq!(answer_texts(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
+    let task_name = "1.web.ada.main.cell.internal.";
+    let gone = ask(&mut client, task_name, RecordType::A).await;
     assert_eq!((gone.metadata.response_code, gone.answers.len()), (ResponseCode::NoError, 0));
-    let told = ask(&mut client, one, RecordType::TXT).await;
-    assert_eq!(texts(&told), [["state=stopping", "healthy=false"]]);
-    let told = ask(&mut client, web, RecordType::TXT).await;
-    assert_eq!(texts(&told), [["size=2", "healthy=1", "ill=1"]]);
-    assert!(told.answers.iter().all(|record| record.ttl <= 5), "promised");
+    let answer = ask(&mut client, task_name, RecordType::TXT).await;
+    assert_eq!(texts(&answer), [["state=stopping", "healthy=false"]]);
+    let answer = ask(&mut client, web, RecordType::TXT).await;
+    assert_eq!(texts(&answer), [["size=2", "healthy=1", "ill=1"]]);
+    assert!(answer.answers.iter().all(|record| record.ttl <= 5), "promised");
     cell.ok(Command::StopJob { job: key("web"), expect: None });
     assert!((0..2).all(|index| cell.report(cell.task("web", index), Observed::Stopped)));
-    names.restored(&cell.state, cell.index);
+    names.reset(&cell.state, cell.index);
     let over = ask(&mut client, web, RecordType::TXT).await;
     assert_eq!(over.metadata.response_code, ResponseCode::NXDomain);
     server.stop().await;
@@ -112,8 +112,8 @@ async fn names_that_are_not_kept_any_more_are_not_told() {
     let mut cell = Cell::with_machines(1);
     cell.submit(job("web", 1, 0));
     cell.run("web", 0, 0);
-    let names = Names::default();
-    names.restored(&cell.state, cell.index);
+    let names = SharedDirectory::default();
+    names.reset(&cell.state, cell.index);
     let zone = Zone::new(&name("main"), "cell.internal").unwrap();
     let over = Arc::new(AtomicBool::new(false));
     let flag = over.clone();
@@ -122,12 +122,12 @@ async fn names_that_are_not_kept_any_more_are_not_told() {
     let server = server.await.unwrap();
     let mut client = udp(&server).await;
     let web = "web.ada.main.cell.internal.";
-    assert_eq!(shown(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
+    assert_eq!(answer_texts(&ask(&mut client, web, RecordType::A).await), ["10.0.0.1"]);
     over.store(true, Ordering::Relaxed);
     for text in [web, "nobody.main.cell.internal."] {
-        let (told, _) = packet(&server, text, None).await;
-        assert_eq!(told.metadata.response_code, ResponseCode::ServFail, "{text}");
-        assert!(told.answers.is_empty() && !told.metadata.authoritative, "{told:?}");
+        let (answer, _) = packet(&server, text, None).await;
+        assert_eq!(answer.metadata.response_code, ResponseCode::ServFail, "{text}");
+        assert!(answer.answers.is_empty() && !answer.metadata.authoritative, "{answer:?}");
     }
 }
 
@@ -145,7 +145,7 @@ async fn a_no_carries_the_authority_and_is_short_lived() {
     ] {
         let response = ask(&mut client, text, kind).await;
         assert_eq!(response.metadata.response_code, code, "{text}");
-        assert_eq!(shown(&response), Vec::<String>::new());
+        assert_eq!(answer_texts(&response), Vec::<String>::new());
         let [soa] = response.authorities.as_slice() else { panic!("{response:?}") };
         let RData::SOA(data) = &soa.data else { panic!("{soa:?}") };
         assert_eq!(soa.name.to_string(), "main.cell.internal.");
@@ -192,10 +192,12 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
     let (server, _names) = serve(&cell).await;
     let web = "web.ada.main.cell.internal.";
     let mut counts = Vec::new();
-    for (payload, most) in [(None, 512), (Some(100), 512), (Some(1000), 1000), (Some(4096), 1232)] {
+    for (payload, max_size) in
+        [(None, 512), (Some(100), 512), (Some(1000), 1000), (Some(4096), 1232)]
+    {
         let (message, length) = packet(&server, web, payload).await;
         assert!(message.metadata.truncation, "{payload:?}");
-        assert!(length <= most, "{payload:?}: {length}");
+        assert!(length <= max_size, "{payload:?}: {length}");
         assert_eq!(message.edns.is_some(), payload.is_some());
         counts.push(message.answers.len());
     }
@@ -215,14 +217,14 @@ async fn a_short_question_is_not_answered_with_a_long_packet_for_everything_or_b
     let (generous, _names) = serve(&cell).await;
     let (strict, _names) = serve_with(&cell, 0).await;
     let ask = async |server: &DnsServer, kind| {
-        let asked = question_of(kind, "web.ada.main.cell.internal.", Some(1232));
-        let asked = asked.to_vec().unwrap();
+        let query = question_of(kind, "web.ada.main.cell.internal.", Some(1232));
+        let query = query.to_vec().unwrap();
         let socket = UdpSocket::bind(LOOPBACK).await.unwrap();
-        socket.send_to(&asked, server.address()).await.unwrap();
+        socket.send_to(&query, server.address()).await.unwrap();
         let mut buffer = [0; 2000];
         let (length, _) = socket.recv_from(&mut buffer).await.unwrap();
         let message = Message::from_vec(&buffer[..length]).unwrap();
-        (message.metadata.truncation, length > asked.len())
+        (message.metadata.truncation, length > query.len())
     };
     assert_eq!(ask(&generous, RecordType::SRV).await, (true, true));
     assert_eq!(ask(&generous, RecordType::ANY).await, (true, false));

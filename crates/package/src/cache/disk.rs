@@ -22,17 +22,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Heads kept in memory for checking what is given away. One has 66 bytes for each megabyte.
-const HEADS: usize = 64;
+const MAX_CACHED_HEADS: usize = 64;
 
 pub(super) struct Disk {
     root: PathBuf,
-    number: AtomicU64,
+    next_number: AtomicU64,
     heads: Mutex<BTreeMap<PackageDigest, Arc<Head>>>,
 }
 
 /// Where a package that has arrived goes.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct PackagePaths {
     pub(super) file: PathBuf,
     pub(super) folder: PathBuf,
 }
@@ -51,21 +51,21 @@ impl Disk {
             let mode = fs::Permissions::from_mode(mode);
             fs::set_permissions(&folder, mode).map_err(at(&folder))?;
         }
-        Ok(Disk { root: root.to_owned(), number: AtomicU64::new(0), heads: Mutex::default() })
+        Ok(Disk { root: root.to_owned(), next_number: AtomicU64::new(0), heads: Mutex::default() })
     }
 
     /// What is here whole, longest unused first, with what it takes. Halves are removed.
     pub(super) fn scan(&self) -> Result<Vec<(PackageDigest, u64)>, PackageError> {
         let mut found = Vec::new();
         for (name, path) in entries(&self.root.join("folders"))? {
-            let known = PackageDigest::parse(&name);
-            if known.is_none_or(|digest| !self.place(digest).file.exists()) {
+            let parsed = PackageDigest::parse(&name);
+            if parsed.is_none_or(|digest| !self.paths(digest).file.exists()) {
                 fs::remove_dir_all(&path).map_err(at(&path))?;
             }
         }
         for (name, path) in entries(&self.root.join("files"))? {
-            let known = PackageDigest::parse(&name).filter(|d| self.place(*d).folder.is_dir());
-            match known {
+            let parsed = PackageDigest::parse(&name).filter(|d| self.paths(*d).folder.is_dir());
+            match parsed {
                 Some(digest) => {
                     let metadata = fs::metadata(&path).map_err(at(&path))?;
                     found.push(((metadata.mtime(), metadata.mtime_nsec()), digest));
@@ -74,12 +74,12 @@ impl Disk {
             }
         }
         found.sort();
-        found.into_iter().map(|(_, digest)| Ok((digest, self.bytes_of(digest)?))).collect()
+        found.into_iter().map(|(_, digest)| Ok((digest, self.disk_usage(digest)?))).collect()
     }
 
-    pub(super) fn place(&self, digest: PackageDigest) -> Place {
+    pub(super) fn paths(&self, digest: PackageDigest) -> PackagePaths {
         let name = digest.to_string();
-        Place { file: self.root.join("files").join(&name), folder: self.folder(digest) }
+        PackagePaths { file: self.root.join("files").join(&name), folder: self.folder(digest) }
     }
 
     pub(super) fn folder(&self, digest: PackageDigest) -> PathBuf {
@@ -88,21 +88,21 @@ impl Disk {
 
     /// A name that nothing has yet.
     pub(super) fn incoming(&self, digest: PackageDigest) -> PathBuf {
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         self.root.join("incoming").join(format!("{digest}.{number}"))
     }
 
     /// What the package takes on disk, file and folder.
-    pub(super) fn bytes_of(&self, digest: PackageDigest) -> Result<u64, PackageError> {
-        let Place { file, folder } = self.place(digest);
-        let mut bytes = on_disk(&file)?;
+    pub(super) fn disk_usage(&self, digest: PackageDigest) -> Result<u64, PackageError> {
+        let PackagePaths { file, folder } = self.paths(digest);
+        let mut bytes = allocated_bytes(&file)?;
         let mut open = vec![folder];
         while let Some(here) = open.pop() {
-            bytes += on_disk(&here)?;
+            bytes += allocated_bytes(&here)?;
             for (_, path) in entries(&here)? {
                 match fs::symlink_metadata(&path).map_err(at(&path))?.is_dir() {
                     true => open.push(path),
-                    false => bytes += on_disk(&path)?,
+                    false => bytes += allocated_bytes(&path)?,
                 }
             }
         }
@@ -111,8 +111,8 @@ impl Disk {
 
     /// Takes it out of sight. What is left to be removed is named; a crash leaves it among what is
     /// incoming, where nothing counts.
-    pub(super) fn hide(&self, digest: PackageDigest) -> Result<PathBuf, PackageError> {
-        let Place { file, folder } = self.place(digest);
+    pub(super) fn move_to_trash(&self, digest: PackageDigest) -> Result<PathBuf, PackageError> {
+        let PackagePaths { file, folder } = self.paths(digest);
         self.lock_heads().remove(&digest);
         ignore_missing(fs::remove_file(&file)).map_err(at(&file))?;
         let trash = self.incoming(digest);
@@ -121,16 +121,16 @@ impl Disk {
     }
 
     pub(super) fn remove(&self, digest: PackageDigest) -> Result<(), PackageError> {
-        let trash = self.hide(digest)?;
+        let trash = self.move_to_trash(digest)?;
         ignore_missing(fs::remove_dir_all(&trash)).map_err(at(&trash))
     }
 
     /// Remembers the use. Failing to is no harm: the order after a restart is a little worse.
-    pub(super) fn touch(&self, digest: PackageDigest) {
+    pub(super) fn touch_mtime(&self, digest: PackageDigest) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         let times = Timestamps { last_access: now, last_modification: now };
-        let file = self.place(digest).file;
-        let _order = utimensat(CWD, &file, &times, AtFlags::SYMLINK_NOFOLLOW);
+        let file = self.paths(digest).file;
+        let _touched = utimensat(CWD, &file, &times, AtFlags::SYMLINK_NOFOLLOW);
     }
 
     /// Bytes of the file; a whole chunk is checked before it is given.
@@ -141,7 +141,7 @@ impl Disk {
         length: u32,
     ) -> Result<Bytes, SourceError> {
         let failed = |why: io::Error| SourceError::Failed(why.to_string());
-        let file = File::open(self.place(digest).file).map_err(|_| SourceError::Lacks)?;
+        let file = File::open(self.paths(digest).file).map_err(|_| SourceError::Lacks)?;
         let total = file.metadata().map_err(failed)?.len();
         if from.saturating_add(u64::from(length)) > total {
             return Err(SourceError::Lacks);
@@ -181,7 +181,7 @@ impl Disk {
             }
         };
         let mut heads = self.lock_heads();
-        if heads.len() >= HEADS {
+        if heads.len() >= MAX_CACHED_HEADS {
             heads.pop_first();
         }
         heads.insert(digest, Arc::clone(&head));
@@ -194,7 +194,7 @@ impl Disk {
 }
 
 /// Blocks, not length: that is what fills a disk.
-fn on_disk(path: &Path) -> Result<u64, PackageError> {
+fn allocated_bytes(path: &Path) -> Result<u64, PackageError> {
     let metadata = fs::symlink_metadata(path).map_err(at(path))?;
     Ok(metadata.blocks() * 512)
 }

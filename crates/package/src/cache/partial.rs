@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) struct Partial {
     pub(super) path: PathBuf,
     file: File,
-    have: Mutex<Have>,
+    state: Mutex<PartialState>,
 }
 
 /// Which head a chunk was checked by. Writes of an earlier round may come late, when their fetch
@@ -22,7 +22,7 @@ pub(super) struct Partial {
 pub(super) struct Round(u64);
 
 #[derive(Default)]
-struct Have {
+struct PartialState {
     round: Round,
     head: Option<Head>,
     chunks: Vec<bool>,
@@ -33,22 +33,22 @@ impl Partial {
         let options = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = options.map_err(at(&path))?;
         file.set_len(bytes).map_err(at(&path))?;
-        Ok(Partial { path, file, have: Mutex::default() })
+        Ok(Partial { path, file, state: Mutex::default() })
     }
 
     /// Starts over with this head, which has been read from `start`.
-    pub(super) fn begin(&self, head: &Head, start: &[u8]) -> Result<Round, PackageError> {
+    pub(super) fn start_round(&self, head: &Head, start: &[u8]) -> Result<Round, PackageError> {
         let end = usize::try_from(head.body_start).unwrap_or(usize::MAX).min(start.len());
-        let mut have = self.lock();
+        let mut state = self.lock();
         self.file.write_all_at(&start[..end], 0).map_err(at(&self.path))?;
-        let round = Round(have.round.0 + 1);
+        let round = Round(state.round.0 + 1);
         let chunks = vec![false; head.chunks.len()];
-        *have = Have { round, head: Some(head.clone()), chunks };
+        *state = PartialState { round, head: Some(head.clone()), chunks };
         Ok(round)
     }
 
     /// A chunk that was checked by the head of `round`; nothing happens when that is over.
-    pub(super) fn put(
+    pub(super) fn write_chunk(
         &self,
         head: &Head,
         round: Round,
@@ -57,12 +57,12 @@ impl Partial {
     ) -> Result<(), PackageError> {
         let (from, _) = head.range_of(chunk);
         // Held while writing: a new round must not begin between the look and the write.
-        let mut have = self.lock();
-        if have.round != round {
+        let mut state = self.lock();
+        if state.round != round {
             return Ok(());
         }
         self.file.write_all_at(bytes, from).map_err(at(&self.path))?;
-        if let Some(here) = have.chunks.get_mut(chunk as usize) {
+        if let Some(here) = state.chunks.get_mut(chunk as usize) {
             *here = true;
         }
         Ok(())
@@ -80,15 +80,15 @@ impl Partial {
     pub(super) fn read(&self, from: u64, length: u32) -> Result<Bytes, SourceError> {
         let end = from.saturating_add(u64::from(length));
         {
-            let have = self.lock();
-            let head = have.head.as_ref().ok_or(SourceError::Lacks)?;
+            let state = self.lock();
+            let head = state.head.as_ref().ok_or(SourceError::Lacks)?;
             if end > head.total() {
                 return Err(SourceError::Lacks);
             }
             let size = u64::from(head.chunk_bytes);
             let first = from.saturating_sub(head.body_start) / size;
             let last = end.saturating_sub(head.body_start).div_ceil(size);
-            let here = |chunk| usize::try_from(chunk).ok().and_then(|c| have.chunks.get(c));
+            let here = |chunk| usize::try_from(chunk).ok().and_then(|c| state.chunks.get(c));
             if !(first..last).all(|chunk| here(chunk) == Some(&true)) {
                 return Err(SourceError::Lacks);
             }
@@ -105,7 +105,7 @@ impl Partial {
         let _left_behind = fs::remove_file(&self.path);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Have> {
-        self.have.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PartialState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

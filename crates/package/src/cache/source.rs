@@ -26,7 +26,7 @@ pub trait Source: Send + Sync + 'static {
 
     /// Whether its word is taken on what the chunks' digests are. True of masters, who say what is
     /// run in the first place; another machine is only believed what can be checked.
-    fn vouches(&self) -> bool;
+    fn is_trusted(&self) -> bool;
 
     /// Exactly these bytes of the package's file.
     fn read(

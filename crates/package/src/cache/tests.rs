@@ -5,9 +5,9 @@ use super::*;
 use crate::build::{Built, build};
 use crate::head::CHUNK_BYTES;
 use crate::http::{AgentSource, HttpSource, router, router_with};
-use crate::testing::{Folder, names};
+use crate::testing::{Folder, list_names};
+use cellwright_api::client::ApiClientConfig as ClientSettings;
 use cellwright_api::client::Client;
-use cellwright_api::client::Settings as ClientSettings;
 use cellwright_api::client::agent::AgentDialler;
 use cellwright_cell::name::{Name, Token};
 use futures::future::BoxFuture;
@@ -32,7 +32,7 @@ fn package(folder: &Folder, name: &str, chunks: usize) -> (PackageRef, Bytes) {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Behavior {
     Honest,
     /// Every byte of every chunk is wrong; the head is right.
     Lies,
@@ -46,21 +46,28 @@ enum Way {
 
 struct Fake {
     name: String,
-    vouches: bool,
-    way: Way,
+    is_trusted: bool,
+    behavior: Behavior,
     content: Bytes,
-    asked: AtomicU64,
-    go: Notify,
+    requests: AtomicU64,
+    resume: Notify,
 }
 
 impl Fake {
-    fn new(name: &str, vouches: bool, way: Way, content: &Bytes) -> Arc<Fake> {
+    fn new(name: &str, is_trusted: bool, behavior: Behavior, content: &Bytes) -> Arc<Fake> {
         let (name, content) = (name.to_owned(), content.clone());
-        Arc::new(Fake { name, vouches, way, content, asked: AtomicU64::new(0), go: Notify::new() })
+        Arc::new(Fake {
+            name,
+            is_trusted,
+            behavior,
+            content,
+            requests: AtomicU64::new(0),
+            resume: Notify::new(),
+        })
     }
 
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::SeqCst)
+    fn request_count(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
     }
 }
 
@@ -68,8 +75,8 @@ impl Source for Fake {
     fn name(&self) -> &str {
         &self.name
     }
-    fn vouches(&self) -> bool {
-        self.vouches
+    fn is_trusted(&self) -> bool {
+        self.is_trusted
     }
     fn read(
         &self,
@@ -78,16 +85,16 @@ impl Source for Fake {
         length: u32,
     ) -> BoxFuture<'_, Result<Bytes, SourceError>> {
         Box::pin(async move {
-            let before = self.asked.fetch_add(1, Ordering::SeqCst);
-            if self.way == Way::Hangs {
-                self.go.notified().await;
+            let before = self.requests.fetch_add(1, Ordering::SeqCst);
+            if self.behavior == Behavior::Hangs {
+                self.resume.notified().await;
             }
-            if matches!(self.way, Way::DiesAfter(after) if before >= after) {
+            if matches!(self.behavior, Behavior::DiesAfter(after) if before >= after) {
                 return Err(SourceError::Failed("away".into()));
             }
             let from = usize::try_from(from).unwrap();
             let mut bytes = self.content[from..from + length as usize].to_vec();
-            if self.way == Way::Lies && from > 0 {
+            if self.behavior == Behavior::Lies && from > 0 {
                 bytes.iter_mut().for_each(|b| *b = !*b);
             }
             Ok(bytes.into())
@@ -97,7 +104,7 @@ impl Source for Fake {
 
 fn open(folder: &Folder, name: &str, most_bytes: u64) -> Cache {
     let settings =
-        Settings { request_timeout: Duration::from_secs(60), ..Settings::new(most_bytes) };
+        CacheConfig { request_timeout: Duration::from_secs(60), ..CacheConfig::new(most_bytes) };
     Cache::open(&folder.path(name), settings).unwrap()
 }
 
@@ -111,32 +118,32 @@ const PLENTY: u64 = 1 << 30;
 async fn a_package_arrives_whole_and_is_here_the_next_time() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 3);
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let cache = open(&folder, "cache", PLENTY);
     let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
     assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
-    let asked = master.asked();
-    assert!(asked >= 5, "a head and four chunks: {asked}");
+    let requests = master.request_count();
+    assert!(requests >= 5, "a head and four chunks: {requests}");
     cache.obtain(&reference, vec![]).await.unwrap();
-    assert_eq!(master.asked(), asked);
-    assert_eq!(cache.held(), [pinned.digest()]);
+    assert_eq!(master.request_count(), requests);
+    assert_eq!(cache.cached_digests(), [pinned.digest()]);
     let whole = cache.read(pinned.digest(), 0, u32::try_from(content.len()).unwrap()).await;
     assert_eq!(whole.unwrap(), content);
-    assert_eq!(names(&folder.path("cache/incoming")), Vec::<String>::new());
+    assert_eq!(list_names(&folder.path("cache/incoming")), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn requests_for_one_package_share_one_fetch_even_when_the_first_gives_up() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 1);
-    let master = Fake::new("master", true, Way::Hangs, &content);
+    let master = Fake::new("master", true, Behavior::Hangs, &content);
     let cache = open(&folder, "cache", PLENTY);
     let ask = |reference: PackageRef, from: Vec<Arc<dyn Source>>| {
         let cache = cache.clone();
         tokio::spawn(async move { cache.obtain(&reference, from).await })
     };
     let first = ask(reference.clone(), sources(&[&master]));
-    while master.asked() == 0 {
+    while master.request_count() == 0 {
         tokio::task::yield_now().await;
     }
     let rest: Vec<_> = (0..5).map(|_| ask(reference.clone(), vec![])).collect();
@@ -146,7 +153,7 @@ async fn requests_for_one_package_share_one_fetch_even_when_the_first_gives_up()
         let master = Arc::clone(&master);
         tokio::spawn(async move {
             loop {
-                master.go.notify_one();
+                master.resume.notify_one();
                 tokio::task::yield_now().await;
             }
         })
@@ -155,49 +162,50 @@ async fn requests_for_one_package_share_one_fetch_even_when_the_first_gives_up()
         waiter.await.unwrap().unwrap();
     }
     feed.abort();
-    assert_eq!(master.asked(), 3, "a head and two chunks, once");
+    assert_eq!(master.request_count(), 3, "a head and two chunks, once");
 }
 
 #[tokio::test]
 async fn machines_are_asked_before_masters_and_a_liar_is_caught_and_shunned() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 12);
-    let master = Fake::new("master", true, Way::Honest, &content);
-    let liar = Fake::new("liar", false, Way::Lies, &content);
-    let honest: Vec<_> =
-        (0..5).map(|n| Fake::new(&format!("machine{n}"), false, Way::Honest, &content)).collect();
+    let master = Fake::new("master", true, Behavior::Honest, &content);
+    let liar = Fake::new("liar", false, Behavior::Lies, &content);
+    let honest: Vec<_> = (0..5)
+        .map(|n| Fake::new(&format!("machine{n}"), false, Behavior::Honest, &content))
+        .collect();
     let cache = open(&folder, "cache", PLENTY);
     let mut all = vec![&master, &liar];
     all.extend(&honest);
     let pinned = cache.obtain(&reference, sources(&all)).await.unwrap();
     assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
-    assert_eq!(master.asked(), 1, "the head");
-    assert!((1..=2).contains(&liar.asked()), "asked until the first wrong byte");
-    assert!(honest.iter().all(|machine| machine.asked() > 0));
-    let before = liar.asked();
+    assert_eq!(master.request_count(), 1, "the head");
+    assert!((1..=2).contains(&liar.request_count()), "asked until the first wrong byte");
+    assert!(honest.iter().all(|machine| machine.request_count() > 0));
+    let before = liar.request_count();
     let (other, other_content) = package(&folder, "other", 1);
-    let master = Fake::new("master", true, Way::Honest, &other_content);
+    let master = Fake::new("master", true, Behavior::Honest, &other_content);
     cache.obtain(&other, sources(&[&master, &liar])).await.unwrap();
-    assert_eq!(liar.asked(), before, "not asked again");
+    assert_eq!(liar.request_count(), before, "not asked again");
 }
 
 #[tokio::test]
 async fn sources_that_die_on_the_way_are_replaced() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 8);
-    let master = Fake::new("master", true, Way::DiesAfter(1), &content);
-    let dying = Fake::new("dying", false, Way::DiesAfter(3), &content);
-    let last = Fake::new("last", false, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::DiesAfter(1), &content);
+    let dying = Fake::new("dying", false, Behavior::DiesAfter(3), &content);
+    let last = Fake::new("last", false, Behavior::Honest, &content);
     let cache = open(&folder, "cache", PLENTY);
     cache.obtain(&reference, sources(&[&master, &dying, &last])).await.unwrap();
-    let alone = Fake::new("alone", false, Way::DiesAfter(4), &content);
-    let master = Fake::new("master", true, Way::DiesAfter(2), &content);
+    let alone = Fake::new("alone", false, Behavior::DiesAfter(4), &content);
+    let master = Fake::new("master", true, Behavior::DiesAfter(2), &content);
     let cache = open(&folder, "second", PLENTY);
     let error = cache.obtain(&reference, sources(&[&master, &alone])).await.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("master: away") && text.contains("alone: away"), "{text}");
-    assert_eq!(cache.taken(), 0);
-    assert_eq!(names(&folder.path("second/incoming")), Vec::<String>::new());
+    assert_eq!(cache.used_bytes(), 0);
+    assert_eq!(list_names(&folder.path("second/incoming")), Vec::<String>::new());
     cache.obtain(&reference, sources(&[&last])).await.unwrap();
 }
 
@@ -207,14 +215,14 @@ async fn without_a_master_one_machine_at_a_time_is_believed_until_the_end() {
     let (reference, content) = package(&folder, "server", 2);
     let (_, other) = package(&folder, "herver", 2);
     assert_eq!(content.len(), other.len());
-    let liar = Fake::new("liar", false, Way::OtherHead, &other);
-    let honest = Fake::new("honest", false, Way::Honest, &content);
+    let liar = Fake::new("liar", false, Behavior::OtherHead, &other);
+    let honest = Fake::new("honest", false, Behavior::Honest, &content);
     let cache = open(&folder, "cache", PLENTY);
     let pinned = cache.obtain(&reference, sources(&[&liar, &honest])).await.unwrap();
     assert_eq!(fs::read_to_string(pinned.folder().join("name")).unwrap(), "server");
-    assert!(liar.asked() > 0);
-    let mistaken = Fake::new("mistaken", true, Way::OtherHead, &other);
-    let right = Fake::new("right", true, Way::Honest, &content);
+    assert!(liar.request_count() > 0);
+    let mistaken = Fake::new("mistaken", true, Behavior::OtherHead, &other);
+    let right = Fake::new("right", true, Behavior::Honest, &content);
     let second = open(&folder, "second", PLENTY);
     let from = sources(&[&mistaken, &right]);
     second.obtain(&reference, from).await.unwrap();
@@ -232,24 +240,24 @@ async fn a_broken_package_is_not_waited_for_and_its_owner_is_told_why_each_time(
     let headless: Bytes = vec![0; content.len()].into();
     let cache = open(&folder, "cache", PLENTY);
     let broken = [
-        (Way::Honest, &headless, "not a package"),
-        (Way::OtherHead, &other, "the content's digest is"),
-        (Way::Lies, &content, "its chunks are not those that its head names"),
+        (Behavior::Honest, &headless, "not a package"),
+        (Behavior::OtherHead, &other, "the content's digest is"),
+        (Behavior::Lies, &content, "its chunks are not those that its head names"),
     ];
-    for (way, content, reason) in broken {
-        let master = Fake::new("master", true, way, content);
-        let away = Fake::new("away", true, Way::DiesAfter(0), content);
+    for (behavior, content, reason) in broken {
+        let master = Fake::new("master", true, behavior, content);
+        let away = Fake::new("away", true, Behavior::DiesAfter(0), content);
         for _ in 0..2 {
             let error = cache.obtain(&reference, sources(&[&away, &master])).await.unwrap_err();
-            assert!(!error.may_pass() && error.to_string().contains(reason), "{error}");
+            assert!(!error.is_retryable() && error.to_string().contains(reason), "{error}");
         }
         // A machine's word says nothing of the package.
-        let machine = Fake::new(reason, false, way, content);
+        let machine = Fake::new(reason, false, behavior, content);
         let error = cache.obtain(&reference, sources(&[&away, &machine])).await.unwrap_err();
-        assert!(error.may_pass(), "{error}");
+        assert!(error.is_retryable(), "{error}");
     }
-    assert!(!cache.told().shunned.contains(&"master".to_owned()), "other packages are fine");
-    let right = Fake::new("master", true, Way::Honest, &content);
+    assert!(!cache.status().shunned.contains(&"master".to_owned()), "other packages are fine");
+    let right = Fake::new("master", true, Behavior::Honest, &content);
     cache.obtain(&reference, sources(&[&right])).await.unwrap();
 }
 
@@ -261,7 +269,7 @@ async fn the_longest_unused_goes_when_room_is_needed_and_nothing_in_use_does() {
     let cache = open(&folder, "cache", one * 2);
     let get = async |at: usize| {
         let (reference, content) = &made[at];
-        let master = Fake::new("master", true, Way::Honest, content);
+        let master = Fake::new("master", true, Behavior::Honest, content);
         cache.obtain(reference, sources(&[&master])).await
     };
     let digest = |at: usize| PackageDigest::parse(made[at].0.digest.as_str()).unwrap();
@@ -269,19 +277,19 @@ async fn the_longest_unused_goes_when_room_is_needed_and_nothing_in_use_does() {
     drop(get(1).await.unwrap());
     drop(a);
     drop(get(2).await.unwrap());
-    let mut held = cache.held();
+    let mut held = cache.cached_digests();
     let mut expected = vec![digest(0), digest(2)];
     held.sort();
     expected.sort();
     assert_eq!(held, expected, "b was unused longest");
-    assert!(cache.taken() <= one * 2);
+    assert!(cache.used_bytes() <= one * 2);
     let (a, c) = (get(0).await.unwrap(), get(2).await.unwrap());
     let full = get(3).await.unwrap_err();
     assert!(matches!(full, ObtainError::NoRoom { .. }), "{full}");
     assert!(a.folder().join("name").exists() && c.folder().join("name").exists());
     drop(c);
     get(3).await.unwrap();
-    assert!(!cache.held().contains(&digest(2)));
+    assert!(!cache.cached_digests().contains(&digest(2)));
 }
 
 #[tokio::test]
@@ -290,11 +298,11 @@ async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     let (one, one_bytes) = package(&folder, "one", 1);
     let (two, two_bytes) = package(&folder, "two", 1);
     let cache = open(&folder, "cache", PLENTY);
-    let master = |content| Fake::new("master", true, Way::Honest, content);
+    let master = |content| Fake::new("master", true, Behavior::Honest, content);
     let first = cache.obtain(&one, sources(&[&master(&one_bytes)])).await.unwrap();
     let second = cache.obtain(&two, sources(&[&master(&two_bytes)])).await.unwrap();
     let (kept, broken) = (first.digest(), second.digest());
-    let taken = cache.taken();
+    let taken = cache.used_bytes();
     drop((first, second, cache));
     let root = folder.path("cache");
     fs::write(root.join("incoming/half"), b"half").unwrap();
@@ -302,11 +310,11 @@ async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     fs::write(root.join("files").join(PackageDigest([7; 32]).to_string()), b"alone").unwrap();
     fs::remove_dir_all(root.join("folders").join(broken.to_string())).unwrap();
     let cache = open(&folder, "cache", PLENTY);
-    assert_eq!(cache.held(), [kept]);
-    assert!(cache.taken() < taken && cache.taken() > 0);
-    assert_eq!(names(&root.join("files")), [kept.to_string()]);
-    assert_eq!(names(&root.join("folders")), [kept.to_string()]);
-    assert_eq!(names(&root.join("incoming")), Vec::<String>::new());
+    assert_eq!(cache.cached_digests(), [kept]);
+    assert!(cache.used_bytes() < taken && cache.used_bytes() > 0);
+    assert_eq!(list_names(&root.join("files")), [kept.to_string()]);
+    assert_eq!(list_names(&root.join("folders")), [kept.to_string()]);
+    assert_eq!(list_names(&root.join("incoming")), Vec::<String>::new());
     assert!(cache.obtain(&one, vec![]).await.is_ok());
     drop(cache);
     let cache = open(&folder, "cache", 1000);
@@ -315,7 +323,7 @@ async fn a_restart_finds_what_is_whole_and_removes_the_rest() {
     assert!(in_use.folder().join("name").exists(), "a task from before runs from it");
     drop(in_use);
     cache.trim().unwrap();
-    assert_eq!(cache.held(), [], "a lower bound holds");
+    assert_eq!(cache.cached_digests(), [], "a lower bound holds");
 }
 
 #[tokio::test]
@@ -324,11 +332,11 @@ async fn what_lies_in_the_way_of_a_package_is_removed() {
     let (reference, content) = package(&folder, "server", 1);
     let cache = open(&folder, "cache", PLENTY);
     let digest = reference.digest.to_string();
-    let way = folder.path("cache/folders").join(&digest);
-    fs::create_dir_all(way.join("left")).unwrap();
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let obstacle = folder.path("cache/folders").join(&digest);
+    fs::create_dir_all(obstacle.join("left")).unwrap();
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
-    assert_eq!(names(pinned.folder()), ["content", "name"]);
+    assert_eq!(list_names(pinned.folder()), ["content", "name"]);
 }
 
 #[tokio::test]
@@ -367,7 +375,7 @@ async fn a_machine_that_says_more_than_it_was_asked_for_is_cut_off() {
 async fn who_asks_beyond_what_memory_there_is_for_answers_is_sent_elsewhere() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 1);
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let cache = open(&folder, "cache", PLENTY);
     let digest = cache.obtain(&reference, sources(&[&master])).await.unwrap().digest();
     let patient = Duration::from_secs(60);
@@ -378,8 +386,8 @@ async fn who_asks_beyond_what_memory_there_is_for_answers_is_sent_elsewhere() {
         assert_eq!(peer.read(digest, 0, 1000).await.unwrap(), content[..1000]);
     }
     let (full, _server) = serve_at(router_with(cache, 0, Duration::ZERO)).await;
-    let refused = machine(&full).read(digest, 0, 1000).await;
-    assert!(matches!(&refused, Err(SourceError::Failed(why)) if why.contains("elsewhere")));
+    let rejected = machine(&full).read(digest, 0, 1000).await;
+    assert!(matches!(&rejected, Err(SourceError::Failed(why)) if why.contains("elsewhere")));
 }
 
 #[test]
@@ -390,13 +398,13 @@ fn a_chunk_that_comes_after_its_round_changes_nothing() {
     let total = content.len() as u64;
     let Parsed::Head(head) = Head::parse(&content, total).unwrap() else { panic!("it is whole") };
     let partial = Partial::create(folder.path("partial"), total).unwrap();
-    let first = partial.begin(&head, &content).unwrap();
-    let second = partial.begin(&head, &content).unwrap();
+    let first = partial.start_round(&head, &content).unwrap();
+    let second = partial.start_round(&head, &content).unwrap();
     let (from, length) = head.range_of(0);
     let bytes = vec![7; length as usize];
-    partial.put(&head, first, 0, &bytes).unwrap();
+    partial.write_chunk(&head, first, 0, &bytes).unwrap();
     assert_eq!(partial.read(from, length), Err(SourceError::Lacks));
-    partial.put(&head, second, 0, &bytes).unwrap();
+    partial.write_chunk(&head, second, 0, &bytes).unwrap();
     assert_eq!(partial.read(from, length).unwrap(), bytes);
 }
 
@@ -410,18 +418,18 @@ async fn a_package_of_many_empty_files_is_stopped_at_what_the_cache_holds() {
     let Built { digest, bytes, .. } = build(&from, &file).unwrap();
     let name = Token::new("many").unwrap();
     let reference = PackageRef { name, digest: digest.token().unwrap(), bytes };
-    let master = Fake::new("master", true, Way::Honest, &fs::read(file).unwrap().into());
+    let master = Fake::new("master", true, Behavior::Honest, &fs::read(file).unwrap().into());
     let cache = open(&folder, "cache", bytes * 3);
-    let refused = cache.obtain(&reference, sources(&[&master])).await.unwrap_err().to_string();
-    assert!(refused.contains("bytes on disk"), "{refused}");
-    assert_eq!(names(&folder.path("cache/folders")), Vec::<String>::new());
+    let rejected = cache.obtain(&reference, sources(&[&master])).await.unwrap_err().to_string();
+    assert!(rejected.contains("bytes on disk"), "{rejected}");
+    assert_eq!(list_names(&folder.path("cache/folders")), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn damage_on_disk_is_noticed_and_not_passed_on() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 2);
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let cache = open(&folder, "cache", PLENTY);
     let pinned = cache.obtain(&reference, sources(&[&master])).await.unwrap();
     let digest = pinned.digest();
@@ -471,7 +479,7 @@ fn machine(address: &str) -> Arc<dyn Source> {
 async fn machines_pass_a_package_on_over_http() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 6);
-    let master = Fake::new("master", true, Way::DiesAfter(20), &content);
+    let master = Fake::new("master", true, Behavior::DiesAfter(20), &content);
     let first = open(&folder, "first", PLENTY);
     first.obtain(&reference, sources(&[&master])).await.unwrap();
     let (first_address, first_server) = serve(&first).await;
@@ -500,7 +508,7 @@ fn agent(address: &str) -> Arc<dyn Source> {
 async fn masters_serve_a_package_about_once_however_many_machines_want_it() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 20);
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let mut agents: Vec<Arc<dyn Source>> = Vec::new();
     for name in ["first", "second", "third", "fourth"] {
         let cache = open(&folder, name, PLENTY);
@@ -512,8 +520,8 @@ async fn masters_serve_a_package_about_once_however_many_machines_want_it() {
     }
     // The head for each, and the chunks for the first.
     let first_alone = u64::from(u32::try_from(content.len()).unwrap().div_ceil(CHUNK_BYTES));
-    let asked = master.asked();
-    assert!((first_alone..=first_alone + 5).contains(&asked), "{asked} of {first_alone}");
+    let requests = master.request_count();
+    assert!((first_alone..=first_alone + 5).contains(&requests), "{requests} of {first_alone}");
     let absent = package(&folder, "absent", 1).0;
     let digest = PackageDigest::parse(absent.digest.as_str()).unwrap();
     assert_eq!(agents[0].read(digest, 0, 10).await, Err(SourceError::Lacks));
@@ -523,31 +531,31 @@ async fn masters_serve_a_package_about_once_however_many_machines_want_it() {
 async fn what_has_arrived_is_given_on_before_the_rest_has() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 2);
-    let slow = Fake::new("slow", true, Way::Hangs, &content);
+    let slow = Fake::new("slow", true, Behavior::Hangs, &content);
     let first = open(&folder, "first", PLENTY);
     let asking = {
         let (cache, reference, from) = (first.clone(), reference.clone(), sources(&[&slow]));
         tokio::spawn(async move { cache.obtain(&reference, from).await })
     };
     // The head and one chunk.
-    slow.go.notify_one();
-    while slow.asked() < 3 {
+    slow.resume.notify_one();
+    while slow.request_count() < 3 {
         tokio::task::yield_now().await;
     }
-    slow.go.notify_one();
+    slow.resume.notify_one();
     let (address, _server) = serve(&first).await;
     let digest = PackageDigest::parse(reference.digest.as_str()).unwrap();
     let peer = machine(&address);
     let head_end = content.len() as u64 - body_bytes(&content);
     let chunk = u64::from(CHUNK_BYTES);
-    let given = loop {
+    let served = loop {
         let one = peer.read(digest, head_end, CHUNK_BYTES).await;
         let other = peer.read(digest, head_end + chunk, CHUNK_BYTES).await;
         if let (Ok(bytes), _) | (_, Ok(bytes)) = (one, other) {
             break bytes;
         }
     };
-    assert_eq!(given.len(), CHUNK_BYTES as usize);
+    assert_eq!(served.len(), CHUNK_BYTES as usize);
     assert!(!asking.is_finished());
     asking.abort();
 }
@@ -556,37 +564,37 @@ async fn what_has_arrived_is_given_on_before_the_rest_has() {
 async fn who_gave_what_is_told() {
     let folder = Folder::new();
     let (reference, content) = package(&folder, "server", 3);
-    let master = Fake::new("master", true, Way::Honest, &content);
+    let master = Fake::new("master", true, Behavior::Honest, &content);
     let first = open(&folder, "first", PLENTY);
     let pinned = first.obtain(&reference, sources(&[&master])).await.unwrap();
-    let told = first.told();
-    assert!(told.from_masters >= reference.bytes && told.from_machines == 0, "{told:?}");
-    let from = &told.packages[0].from;
+    let status = first.status();
+    assert!(status.from_masters >= reference.bytes && status.from_machines == 0, "{status:?}");
+    let from = &status.packages[0].from;
     assert_eq!((from.len(), from[0].name.as_str(), from[0].is_master), (1, "master", true));
-    assert!(told.packages[0].in_use && told.packages[0].fetched_in.is_some());
+    assert!(status.packages[0].in_use && status.packages[0].fetched_in.is_some());
     drop(pinned);
     // The task that fetched it has a hold of its own until it ends, right after it answered.
     let unused = async {
-        while first.told().packages[0].in_use {
+        while first.status().packages[0].in_use {
             tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), unused).await.unwrap();
     let (address, _server) = serve(&first).await;
-    let liar = Fake::new("liar", false, Way::Lies, &content);
+    let liar = Fake::new("liar", false, Behavior::Lies, &content);
     let mut from = sources(&[&liar, &master]);
     from.push(agent(&address));
     let second = open(&folder, "second", PLENTY);
     second.obtain(&reference, from).await.unwrap();
-    let told = second.told();
-    let by = |name: &str| told.packages[0].from.iter().find(|from| from.name == name).unwrap();
-    assert!(by("liar").is_wrong && by("liar").bytes == 0, "{told:?}");
-    assert!(by("m1").bytes >= body_bytes(&content) && !by("m1").is_wrong, "{told:?}");
+    let status = second.status();
+    let by = |name: &str| status.packages[0].from.iter().find(|from| from.name == name).unwrap();
+    assert!(by("liar").is_wrong && by("liar").bytes == 0, "{status:?}");
+    assert!(by("m1").bytes >= body_bytes(&content) && !by("m1").is_wrong, "{status:?}");
     assert_eq!(by("master").bytes, 1 << 16, "the head and no more");
-    assert_eq!(told.shunned, ["liar"]);
-    assert!(first.told().given >= body_bytes(&content));
+    assert_eq!(status.shunned, ["liar"]);
+    assert!(first.status().given >= body_bytes(&content));
     // What was here before is here from nobody.
     drop(second);
-    let again = open(&folder, "second", PLENTY).told();
+    let again = open(&folder, "second", PLENTY).status();
     assert_eq!((again.packages.len(), &again.packages[0].from[..]), (1, &[][..]));
 }

@@ -5,8 +5,8 @@
 
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{Limit, PackageError, at};
-use crate::path::{shortened, shown};
-use crate::stream::members;
+use crate::path::{printable, truncate};
+use crate::tar_stream::members;
 use crate::unpack::Limits;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -57,12 +57,12 @@ struct Configuration {
     #[serde(default)]
     architecture: String,
     #[serde(default)]
-    config: Run,
+    config: RunConfig,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Run {
+struct RunConfig {
     #[serde(default)]
     entrypoint: Option<Vec<String>>,
     #[serde(default)]
@@ -88,15 +88,15 @@ pub(super) struct Layer {
 }
 
 /// Where the bytes of a part are.
-struct Place {
+struct BlobLocation {
     file: PathBuf,
-    starts: u64,
+    offset: u64,
     bytes: u64,
 }
 
 pub(super) struct Image {
     /// By path in the layout.
-    parts: BTreeMap<String, Place>,
+    blobs: BTreeMap<String, BlobLocation>,
     pub(super) platform: String,
     pub(super) layers: Vec<Layer>,
     pub(super) command: Vec<String>,
@@ -111,12 +111,12 @@ impl Image {
         platform: Option<&str>,
         limits: Limits,
     ) -> Result<Image, PackageError> {
-        let parts = match path.is_dir() {
-            true => in_folder(path, limits)?,
-            false => in_archive(path, limits)?,
+        let blobs = match path.is_dir() {
+            true => locate_in_folder(path, limits)?,
+            false => locate_in_archive(path, limits)?,
         };
         let mut image = Image {
-            parts,
+            blobs,
             platform: String::new(),
             layers: Vec::new(),
             command: Vec::new(),
@@ -124,50 +124,50 @@ impl Image {
             working_folder: String::new(),
             user: String::new(),
         };
-        image.read_parts(&wanted(platform))?;
+        image.read_manifest(&target_platform(platform))?;
         Ok(image)
     }
 
-    fn read_parts(&mut self, wanted: &str) -> Result<(), PackageError> {
-        let place = self.parts.get("index.json").ok_or_else(|| {
-            image(
+    fn read_manifest(&mut self, target: &str) -> Result<(), PackageError> {
+        let location = self.blobs.get("index.json").ok_or_else(|| {
+            image_error(
                 "it has no index.json; allowed: an OCI image layout, as from \
                    `skopeo copy docker://NAME oci-archive:FILE`",
             )
         })?;
-        let index: Index = parse("index.json", section(place)?, place.bytes)?;
-        let descriptor = self.choose(&index, wanted, 0)?;
+        let index: Index = parse("index.json", open_section(location)?, location.bytes)?;
+        let descriptor = self.choose(&index, target, 0)?;
         let manifest: Manifest = self.json(&descriptor)?;
         manifest.check()?;
         let configuration: Configuration = self.json(&manifest.config)?;
         let stated = format!("{}/{}", configuration.os, configuration.architecture);
-        self.platform = shown(&stated);
-        if !stated.starts_with('/') && !is_for(&stated, wanted) {
+        self.platform = printable(&stated);
+        if !stated.starts_with('/') && !matches_platform(&stated, target) {
             let platform = &self.platform;
-            let why = format!("it is for {platform} and not for {wanted}; allowed: --platform");
-            return Err(image(&format!("{why} {platform}")));
+            let why = format!("it is for {platform} and not for {target}; allowed: --platform");
+            return Err(image_error(&format!("{why} {platform}")));
         }
         for blob in manifest.layers {
             let compression = compression(&blob.media_type)?;
             self.layers.push(Layer { blob, compression });
         }
-        let Run { entrypoint, cmd, env, working_dir, user } = configuration.config;
+        let RunConfig { entrypoint, cmd, env, working_dir, user } = configuration.config;
         self.command = [entrypoint.unwrap_or_default(), cmd.unwrap_or_default()].concat();
         self.env = env.unwrap_or_default();
         (self.working_folder, self.user) = (working_dir, user);
         Ok(())
     }
 
-    fn choose(&self, index: &Index, wanted: &str, depth: u32) -> Result<Descriptor, PackageError> {
-        let found = index.pick(wanted)?;
+    fn choose(&self, index: &Index, target: &str, depth: u32) -> Result<Descriptor, PackageError> {
+        let found = index.pick(target)?;
         if !is_index(&found.media_type) {
             return Ok(found.clone());
         }
         if depth >= MAX_NESTING {
-            return Err(nested());
+            return Err(too_deeply_nested());
         }
         let inner: Index = self.json(found)?;
-        self.choose(&inner, wanted, depth + 1)
+        self.choose(&inner, target, depth + 1)
     }
 
     fn json<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, PackageError> {
@@ -181,13 +181,13 @@ impl Image {
     pub(super) fn blob(&self, descriptor: &Descriptor) -> Result<Blob, PackageError> {
         let expected = descriptor.digest()?;
         let name = format!("blobs/sha256/{expected}");
-        let found = self.parts.get(&name);
-        let place = found.ok_or_else(|| image(&format!("{name} is missing")))?;
-        let (bytes, size) = (place.bytes, descriptor.size);
+        let found = self.blobs.get(&name);
+        let location = found.ok_or_else(|| image_error(&format!("{name} is missing")))?;
+        let (bytes, size) = (location.bytes, descriptor.size);
         if bytes != size {
-            return Err(image(&format!("{name} has {bytes} bytes and should have {size}")));
+            return Err(image_error(&format!("{name} has {bytes} bytes and should have {size}")));
         }
-        Ok(Blob { inner: section(place)?, hasher: Hasher::new(), expected })
+        Ok(Blob { inner: open_section(location)?, hasher: Hasher::new(), expected })
     }
 }
 
@@ -195,24 +195,32 @@ impl Descriptor {
     pub(crate) fn digest(&self) -> Result<PackageDigest, PackageError> {
         let digits = self.digest.strip_prefix("sha256:");
         digits.and_then(PackageDigest::parse).ok_or_else(|| {
-            image(&format!("digest {:?} is not sha256: and 64 digits", shortened(&self.digest)))
+            image_error(&format!(
+                "digest {:?} is not sha256: and 64 digits",
+                truncate(&self.digest)
+            ))
         })
     }
 }
 
 impl Index {
     /// The manifest for the platform; one that names none is for any.
-    pub(crate) fn pick(&self, wanted: &str) -> Result<&Descriptor, PackageError> {
-        let platform = |descriptor: &Descriptor| descriptor.platform.as_ref().map(Platform::spelt);
-        let fits = |d: &&Descriptor| platform(d).is_none_or(|found| is_for(&found, wanted));
+    pub(crate) fn pick(&self, target: &str) -> Result<&Descriptor, PackageError> {
+        let platform = |descriptor: &Descriptor| {
+            descriptor.platform.as_ref().map(Platform::to_platform_string)
+        };
+        let fits =
+            |d: &&Descriptor| platform(d).is_none_or(|found| matches_platform(&found, target));
         self.manifests.iter().find(fits).ok_or_else(|| {
             let mut has: Vec<String> = self.manifests.iter().filter_map(platform).collect();
             // What vouches for an image is in the index as an image for nothing.
             has.retain(|platform| !platform.starts_with("unknown/"));
             has.dedup();
             has.truncate(50);
-            let has = shown(&has.join(", "));
-            image(&format!("it has nothing for {wanted}; allowed: --platform with one of {has}"))
+            let has = printable(&has.join(", "));
+            image_error(&format!(
+                "it has nothing for {target}; allowed: --platform with one of {has}"
+            ))
         })
     }
 }
@@ -223,14 +231,16 @@ impl Manifest {
     pub(crate) fn check(&self) -> Result<(), PackageError> {
         let found = self.layers.len();
         if found > MAX_LAYERS {
-            return Err(image(&format!("it has {found} layers; allowed: at most {MAX_LAYERS}")));
+            return Err(image_error(&format!(
+                "it has {found} layers; allowed: at most {MAX_LAYERS}"
+            )));
         }
         self.layers.iter().try_for_each(|layer| compression(&layer.media_type).map(drop))
     }
 }
 
 impl Platform {
-    fn spelt(&self) -> String {
+    fn to_platform_string(&self) -> String {
         match self.variant.as_deref().filter(|variant| !variant.is_empty()) {
             Some(variant) => format!("{}/{}/{variant}", self.os, self.architecture),
             None => format!("{}/{}", self.os, self.architecture),
@@ -239,13 +249,13 @@ impl Platform {
 }
 
 /// The platform to look for: `OS/ARCHITECTURE[/VARIANT]`.
-pub(crate) fn wanted(platform: Option<&str>) -> String {
+pub(crate) fn target_platform(platform: Option<&str>) -> String {
     platform.map_or_else(|| format!("linux/{}", architecture()), ToOwned::to_owned)
 }
 
 /// What is said of one of them without a variant holds for all of them.
-fn is_for(found: &str, wanted: &str) -> bool {
-    let (mut found, mut wanted) = (found.split('/'), wanted.split('/'));
+fn matches_platform(found: &str, target: &str) -> bool {
+    let (mut found, mut wanted) = (found.split('/'), target.split('/'));
     (0..3).all(|part| match (found.next(), wanted.next()) {
         (Some(found), Some(wanted)) => found == wanted,
         (None, None) => true,
@@ -257,25 +267,32 @@ pub(crate) fn is_index(media_type: &str) -> bool {
     media_type.contains("index") || media_type.contains("manifest.list")
 }
 
-pub(crate) fn nested() -> PackageError {
-    image("an index names an index, which names an index, and so on")
+pub(crate) fn too_deeply_nested() -> PackageError {
+    image_error("an index names an index, which names an index, and so on")
 }
 
-fn in_archive(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, PackageError> {
+fn locate_in_archive(
+    path: &Path,
+    limits: Limits,
+) -> Result<BTreeMap<String, BlobLocation>, PackageError> {
     let file = File::open(path).map_err(at(path))?;
     let mut found = BTreeMap::new();
     members(BufReader::new(file), limits.entries, |member, _| {
         let name = member.path.strip_prefix("./").unwrap_or(&member.path).to_owned();
-        let place = Place { file: path.to_owned(), starts: member.starts, bytes: member.bytes };
-        if member.kind.is_file() && found.insert(name, place).is_some() {
-            return Err(PackageError::Twice { path: shortened(&member.path) });
+        let location =
+            BlobLocation { file: path.to_owned(), offset: member.starts, bytes: member.bytes };
+        if member.kind.is_file() && found.insert(name, location).is_some() {
+            return Err(PackageError::Twice { path: truncate(&member.path) });
         }
         Ok(())
     })?;
     Ok(found)
 }
 
-fn in_folder(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, PackageError> {
+fn locate_in_folder(
+    path: &Path,
+    limits: Limits,
+) -> Result<BTreeMap<String, BlobLocation>, PackageError> {
     let mut found = BTreeMap::new();
     for below in ["", "blobs/sha256/"] {
         let folder = path.join(below);
@@ -286,8 +303,8 @@ fn in_folder(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, Pac
             let entry = entry.map_err(at(&folder))?;
             let about = entry.metadata().map_err(at(&entry.path()))?;
             if let (true, Some(name)) = (about.is_file(), entry.file_name().to_str()) {
-                let place = Place { file: entry.path(), starts: 0, bytes: about.len() };
-                found.insert(format!("{below}{name}"), place);
+                let location = BlobLocation { file: entry.path(), offset: 0, bytes: about.len() };
+                found.insert(format!("{below}{name}"), location);
             }
             let (count, most) = (found.len() as u64, limits.entries);
             if count > most {
@@ -298,10 +315,10 @@ fn in_folder(path: &Path, limits: Limits) -> Result<BTreeMap<String, Place>, Pac
     Ok(found)
 }
 
-fn section(place: &Place) -> Result<io::Take<File>, PackageError> {
-    let mut file = File::open(&place.file).map_err(at(&place.file))?;
-    file.seek(SeekFrom::Start(place.starts)).map_err(at(&place.file))?;
-    Ok(file.take(place.bytes))
+fn open_section(location: &BlobLocation) -> Result<io::Take<File>, PackageError> {
+    let mut file = File::open(&location.file).map_err(at(&location.file))?;
+    file.seek(SeekFrom::Start(location.offset)).map_err(at(&location.file))?;
+    Ok(file.take(location.bytes))
 }
 
 /// A blob on its way through a hash.
@@ -339,9 +356,9 @@ fn parse<T: DeserializeOwned>(
         return Err(PackageError::Beyond { limit: Limit::Head, found: bytes, most: MAX_JSON });
     }
     let mut text = Vec::new();
-    from.read_to_end(&mut text).map_err(|why| crate::stream::unreadable(0, why))?;
+    from.read_to_end(&mut text).map_err(|why| crate::tar_stream::unreadable(0, why))?;
     serde_json::from_slice(&text)
-        .map_err(|why| image(&format!("{} cannot be read: {why}", shortened(name))))
+        .map_err(|why| image_error(&format!("{} cannot be read: {why}", truncate(name))))
 }
 
 fn compression(media_type: &str) -> Result<Compression, PackageError> {
@@ -354,8 +371,8 @@ fn compression(media_type: &str) -> Result<Compression, PackageError> {
     if media_type.ends_with(".tar") {
         return Ok(Compression::None);
     }
-    let media_type = shortened(media_type);
-    Err(image(&format!(
+    let media_type = truncate(media_type);
+    Err(image_error(&format!(
         "a layer is of type {media_type:?}; allowed: tar, tar+gzip and tar+zstd, as from \
          `skopeo copy --dest-compress-format gzip`"
     )))
@@ -370,6 +387,6 @@ fn architecture() -> &'static str {
     }
 }
 
-fn image(why: &str) -> PackageError {
+fn image_error(why: &str) -> PackageError {
     PackageError::Image(why.to_owned())
 }

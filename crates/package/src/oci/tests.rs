@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::digest::PackageDigest;
-use crate::testing::{Folder, names};
+use crate::testing::{Folder, list_names};
 use crate::unpack::{Listed, list, unpack};
 use flate2::Compression as Level;
 use flate2::write::GzEncoder;
@@ -42,7 +42,7 @@ fn link<'a>(path: &'a str, to: &'a str) -> Raw<'a> {
     (EntryType::Symlink, path, to, 0o777, b"")
 }
 
-fn zipped(bytes: &[u8]) -> Vec<u8> {
+fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Level::fast());
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
@@ -71,7 +71,7 @@ impl Layout {
             .enumerate()
             .map(|(at, layer)| match at {
                 0 => layout.blob("application/vnd.oci.image.layer.v1.tar", layer.clone()),
-                _ => layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", zipped(layer)),
+                _ => layout.blob("application/vnd.oci.image.layer.v1.tar+gzip", gzipped(layer)),
             })
             .collect();
         let config = layout.json(
@@ -93,25 +93,25 @@ impl Layout {
         fs::write(path, tar_of(&members)).unwrap();
     }
 
-    fn import(&self, place: &Folder) -> Result<Imported, PackageError> {
-        let archive = place.path("image.tar");
+    fn import(&self, dir: &Folder) -> Result<Imported, PackageError> {
+        let archive = dir.path("image.tar");
         self.write(&archive);
         let limits = Limits { entries: 100, bytes: 1 << 20, disk: 1 << 20 };
-        import(&archive, &place.path("package"), Some("linux/amd64"), limits)
+        import(&archive, &dir.path("package"), Some("linux/amd64"), limits)
     }
 }
 
-fn listing(place: &Folder) -> Vec<Listed> {
-    let path = place.path("package");
+fn listing(dir: &Folder) -> Vec<Listed> {
+    let path = dir.path("package");
     let bytes = fs::metadata(&path).unwrap().len();
     list(File::open(path).unwrap(), bytes, Limits::default()).unwrap().1
 }
 
 /// Imports the layers; each line is a path and what it is.
 fn check(layers: &[Vec<u8>], expected: &[&str]) -> Imported {
-    let place = Folder::new();
-    let imported = Layout::of(layers).import(&place).unwrap();
-    let lines: Vec<String> = listing(&place)
+    let dir = Folder::new();
+    let imported = Layout::of(layers).import(&dir).unwrap();
+    let lines: Vec<String> = listing(&dir)
         .into_iter()
         .map(|line| match line.target {
             Some(target) => format!("{} {} {target}", line.path, line.kind),
@@ -119,9 +119,9 @@ fn check(layers: &[Vec<u8>], expected: &[&str]) -> Imported {
         })
         .collect();
     assert_eq!(lines, expected);
-    assert_eq!(place.list(), ["image.tar", "package"], "no leftovers");
-    let package = File::open(place.path("package")).unwrap();
-    let into = place.path("into");
+    assert_eq!(dir.list(), ["image.tar", "package"], "no leftovers");
+    let package = File::open(dir.path("package")).unwrap();
+    let into = dir.path("into");
     let built = imported.built;
     unpack(package, built.bytes, &into, Limits::default(), Some(built.digest)).unwrap();
     imported
@@ -209,16 +209,16 @@ fn hard_links_are_kept_and_devices_are_not() {
 
 #[test]
 fn hostile_and_damaged_images_are_refused_and_leave_nothing() {
-    let refused = |layout: &Layout, expected: &str| {
-        let place = Folder::new();
-        let error = layout.import(&place).unwrap_err().to_string();
+    let check_rejected = |layout: &Layout, expected: &str| {
+        let dir = Folder::new();
+        let error = layout.import(&dir).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
-        assert_eq!(names(place.root()), ["image.tar"], "{expected}");
+        assert_eq!(list_names(dir.root()), ["image.tar"], "{expected}");
     };
     let layer = |members: &[Raw<'_>]| Layout::of(&[tar_of(members)]);
-    refused(&layer(&[file("../x", b"")]), "a part . or ..");
-    refused(&layer(&[file("a", b""), file("a/b", b"")]), "no folder");
-    refused(&layer(&[(EntryType::Link, "a", "gone", 0, b"")]), "names an earlier file");
+    check_rejected(&layer(&[file("../x", b"")]), "a part . or ..");
+    check_rejected(&layer(&[file("a", b""), file("a/b", b"")]), "no folder");
+    check_rejected(&layer(&[(EntryType::Link, "a", "gone", 0, b"")]), "names an earlier file");
     // Links that each lead deep into the next, and a path through all of them.
     let far = "d/".repeat(40);
     let targets: Vec<String> = (0..30).map(|n| format!("l{}/{far}", n + 1)).collect();
@@ -226,18 +226,18 @@ fn hostile_and_damaged_images_are_refused_and_leave_nothing() {
     let mut chained: Vec<Raw<'_>> =
         links.iter().zip(&targets).map(|(path, to)| link(path, to)).collect();
     chained.push(file("l0/x", b""));
-    refused(&layer(&chained), "a path of more than 400 parts");
+    check_rejected(&layer(&chained), "a path of more than 400 parts");
     let bomb = Layout::of(&[tar_of(&[]), vec![0; 2 << 20]]);
-    refused(&bomb, "bytes unpacked; allowed: at most");
+    check_rejected(&bomb, "bytes unpacked; allowed: at most");
     let mut damaged = layer(&[file("a", b"content")]);
     damaged.0[0].1[600] ^= 1;
-    refused(&damaged, "digest is");
+    check_rejected(&damaged, "digest is");
     let mut missing = layer(&[]);
     missing.0.remove(0);
-    refused(&missing, "is missing");
-    refused(&Layout::default(), "no index.json");
+    check_rejected(&missing, "is missing");
+    check_rejected(&Layout::default(), "no index.json");
     let other = json!({"manifests": [{"digest": "sha256:0", "size": 1,
         "platform": {"os": "plan9", "architecture": "mips\u{1b}[2J"}}]});
     let other = Layout(vec![("index.json".into(), other.to_string().into())]);
-    refused(&other, r"plan9/mips\u{1b}[2J");
+    check_rejected(&other, r"plan9/mips\u{1b}[2J");
 }

@@ -6,8 +6,8 @@
 use super::Dropped;
 use crate::error::PackageError;
 use crate::kind::{FOLDER_MODE, Kind};
-use crate::path::{EntryPath, check_link, shortened};
-use crate::stream::Member;
+use crate::path::{EntryPath, check_link, truncate};
+use crate::tar_stream::Member;
 use std::collections::BTreeMap;
 use tar::EntryType;
 
@@ -25,7 +25,7 @@ const OWNER_MODES: u32 = 0o6000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Content {
     pub(super) layer: usize,
-    pub(super) starts: u64,
+    pub(super) offset: u64,
     pub(super) bytes: u64,
 }
 
@@ -59,7 +59,7 @@ type Entry = (EntryPath, Kind, Option<Content>);
 impl Tree {
     /// The next layer. What it takes away, it takes from the layers below, wherever in its archive
     /// it says so.
-    pub(super) fn lay_over(
+    pub(super) fn apply_layer(
         &mut self,
         layer: usize,
         members: Vec<Member>,
@@ -68,7 +68,7 @@ impl Tree {
         for member in members {
             let parts = normal_parts(&member.path)?;
             match parts.last() {
-                Some(name) if name.starts_with(WHITEOUT) => self.take_away(&parts)?,
+                Some(name) if name.starts_with(WHITEOUT) => self.apply_whiteout(&parts)?,
                 // The root itself.
                 None => {}
                 Some(_) => added.push((parts, member)),
@@ -80,10 +80,10 @@ impl Tree {
         Ok(())
     }
 
-    fn take_away(&mut self, parts: &[String]) -> Result<(), PackageError> {
+    fn apply_whiteout(&mut self, parts: &[String]) -> Result<(), PackageError> {
         let Some((name, folder)) = parts.split_last() else { return Ok(()) };
-        let place = self.resolved(folder)?;
-        let Some(folder) = self.folder(&place) else { return Ok(()) };
+        let resolved = self.resolve(folder)?;
+        let Some(folder) = self.folder(&resolved) else { return Ok(()) };
         match name.strip_prefix(WHITEOUT) {
             _ if name == OPAQUE => folder.children.clear(),
             Some(hidden) => drop(folder.children.remove(hidden)),
@@ -103,22 +103,22 @@ impl Tree {
             EntryType::Directory => None,
             EntryType::Regular | EntryType::Continuous => {
                 self.dropped.owner_modes += u64::from(member.mode & OWNER_MODES != 0);
-                let content = Content { layer, starts: member.starts, bytes: member.bytes };
+                let content = Content { layer, offset: member.starts, bytes: member.bytes };
                 Some(Node::File { mode: member.mode & 0o777 | 0o400, content })
             }
             EntryType::Symlink => Some(Node::Link(member.link.clone())),
-            EntryType::Link => Some(self.linked(member)?),
+            EntryType::Link => Some(self.hard_link_target(member)?),
             EntryType::Char | EntryType::Block | EntryType::Fifo => {
                 self.dropped.devices += 1;
                 return Ok(());
             }
             other => {
-                let kind = crate::stream::kind_in_words(other);
-                return Err(PackageError::BadKind { path: shortened(&member.path), kind });
+                let kind = crate::tar_stream::kind_in_words(other);
+                return Err(PackageError::BadKind { path: truncate(&member.path), kind });
             }
         };
-        let place = self.resolved(above)?;
-        let folder = self.made(&place, &member.path)?;
+        let resolved = self.resolve(above)?;
+        let folder = self.ensure_folder(&resolved, &member.path)?;
         match node {
             Some(node) => drop(folder.children.insert(name.clone(), node)),
             None => {
@@ -137,17 +137,17 @@ impl Tree {
     }
 
     /// What a hard link names.
-    fn linked(&self, member: &Member) -> Result<Node, PackageError> {
+    fn hard_link_target(&self, member: &Member) -> Result<Node, PackageError> {
         let parts = normal_parts(&member.link)?;
         let node = parts.split_last().and_then(|(name, above)| {
-            let place = self.resolved(above).ok()?;
-            self.folder_at(&place)?.children.get(name)
+            let resolved = self.resolve(above).ok()?;
+            self.folder_at(&resolved)?.children.get(name)
         });
         match node {
             Some(node @ (Node::File { .. } | Node::Link(_))) => Ok(node.clone()),
             _ => Err(PackageError::BadLink {
-                path: shortened(&member.path),
-                target: shortened(&member.link),
+                path: truncate(&member.path),
+                target: truncate(&member.link),
                 rule: "a hard link names an earlier file of the image",
             }),
         }
@@ -158,11 +158,11 @@ impl Tree {
     ///
     /// # Errors
     /// When the way is longer than any that a package may have.
-    fn resolved(&self, parts: &[String]) -> Result<Vec<String>, PackageError> {
-        let mut todo: Vec<String> = parts.iter().rev().cloned().collect();
+    fn resolve(&self, parts: &[String]) -> Result<Vec<String>, PackageError> {
+        let mut pending: Vec<String> = parts.iter().rev().cloned().collect();
         let mut at: Vec<String> = Vec::new();
         let mut links = 0;
-        while let Some(part) = todo.pop() {
+        while let Some(part) = pending.pop() {
             match part.as_str() {
                 "" | "." => continue,
                 ".." => drop(at.pop()),
@@ -174,15 +174,15 @@ impl Tree {
                 && links < MAX_LINKS
             {
                 links += 1;
-                todo.extend(target.split('/').rev().map(str::to_owned));
+                pending.extend(target.split('/').rev().map(str::to_owned));
                 if target.starts_with('/') {
                     at.clear();
                 } else {
                     at.pop();
                 }
             }
-            if todo.len() + at.len() > MAX_PARTS {
-                let path = shortened(&parts.join("/"));
+            if pending.len() + at.len() > MAX_PARTS {
+                let path = truncate(&parts.join("/"));
                 let rule = "it leads through links to a path of more than 400 parts";
                 return Err(PackageError::BadPath { path, rule });
             }
@@ -207,15 +207,14 @@ impl Tree {
     }
 
     /// The folder, with those above it, made where it is missing.
-    fn made(&mut self, parts: &[String], path: &str) -> Result<&mut Folder, PackageError> {
+    fn ensure_folder(&mut self, parts: &[String], path: &str) -> Result<&mut Folder, PackageError> {
         parts.iter().try_fold(&mut self.root, |folder, part| {
             let missing = || Node::Folder(Folder::default());
             match folder.children.entry(part.clone()).or_insert_with(missing) {
                 Node::Folder(inner) => Ok(inner),
-                _ => Err(PackageError::NoFolder {
-                    path: shortened(path),
-                    place: format!("{part:?}"),
-                }),
+                _ => {
+                    Err(PackageError::NoFolder { path: truncate(path), place: format!("{part:?}") })
+                }
             }
         })
     }
@@ -224,18 +223,19 @@ impl Tree {
     pub(super) fn entries(&self, dropped: &mut Dropped) -> Result<Vec<Entry>, PackageError> {
         let mut out = Vec::new();
         let mut written: BTreeMap<Content, EntryPath> = BTreeMap::new();
-        let mut open: Vec<(String, &Node)> = top(&self.root, "");
+        let mut open: Vec<(String, &Node)> = children_reversed(&self.root, "");
         while let Some((path, node)) = open.pop() {
             let path = EntryPath::new(&path)?;
             match node {
                 Node::Folder(folder) => {
-                    open.extend(top(folder, &format!("{path}/")));
+                    open.extend(children_reversed(folder, &format!("{path}/")));
                     out.push((path, Kind::Folder { mode: folder.mode }, None));
                 }
                 Node::Link(target) => {
                     let kept = check_link(&path, target).is_ok();
                     dropped.rewritten_links += u64::from(!kept);
-                    let target = if kept { target.clone() } else { self.inside(&path, target)? };
+                    let target =
+                        if kept { target.clone() } else { self.rewrite_link(&path, target)? };
                     out.push((path, Kind::SymbolicLink { target }, None));
                 }
                 Node::File { mode, content } => {
@@ -255,7 +255,7 @@ impl Tree {
 
     /// The same place as `target` is for somebody whose root is the image's, spelt from the link's
     /// own folder, with all climbing at the beginning.
-    fn inside(&self, path: &EntryPath, target: &str) -> Result<String, PackageError> {
+    fn rewrite_link(&self, path: &EntryPath, target: &str) -> Result<String, PackageError> {
         let home: Vec<String> = match path.folder() {
             Some(folder) => folder.split('/').map(str::to_owned).collect(),
             None => Vec::new(),
@@ -265,7 +265,7 @@ impl Tree {
             match part {
                 "" | "." => {}
                 ".." => {
-                    at = self.resolved(&at)?;
+                    at = self.resolve(&at)?;
                     at.pop();
                 }
                 name => at.push(name.to_owned()),
@@ -273,13 +273,13 @@ impl Tree {
         }
         let common = home.iter().zip(&at).take_while(|(one, other)| one == other).count();
         let up = std::iter::repeat_n("..".to_owned(), home.len() - common);
-        let spelt: Vec<String> = up.chain(at.into_iter().skip(common)).collect();
-        Ok(if spelt.is_empty() { ".".to_owned() } else { spelt.join("/") })
+        let relative: Vec<String> = up.chain(at.into_iter().skip(common)).collect();
+        Ok(if relative.is_empty() { ".".to_owned() } else { relative.join("/") })
     }
 }
 
 /// Children, last first, for a stack.
-fn top<'a>(folder: &'a Folder, prefix: &str) -> Vec<(String, &'a Node)> {
+fn children_reversed<'a>(folder: &'a Folder, prefix: &str) -> Vec<(String, &'a Node)> {
     let children = folder.children.iter().rev();
     children.map(|(name, node)| (format!("{prefix}{name}"), node)).collect()
 }

@@ -17,18 +17,18 @@ const MAX_WINDOW: u64 = 128 << 20;
 pub(super) struct Frames<R> {
     source: BufReader<R>,
     decoder: FrameDecoder,
-    is_within: bool,
+    is_in_frame: bool,
 }
 
 impl<R: Read> Frames<R> {
     pub(super) fn new(source: R) -> Frames<R> {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_WINDOW);
-        Frames { source: BufReader::new(source), decoder, is_within: false }
+        Frames { source: BufReader::new(source), decoder, is_in_frame: false }
     }
 
     /// Begins the next frame with data; false at the end.
-    fn begin(&mut self) -> io::Result<bool> {
+    fn next_frame(&mut self) -> io::Result<bool> {
         loop {
             if self.source.fill_buf()?.is_empty() {
                 return Ok(false);
@@ -38,13 +38,13 @@ impl<R: Read> Frames<R> {
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
                     length,
                     ..
-                })) => self.pass_over(length.into())?,
+                })) => self.skip(length.into())?,
                 Err(why) => return Err(io::Error::new(ErrorKind::InvalidData, why.to_string())),
             }
         }
     }
 
-    fn pass_over(&mut self, length: u64) -> io::Result<()> {
+    fn skip(&mut self, length: u64) -> io::Result<()> {
         let passed = io::copy(&mut self.source.by_ref().take(length), &mut io::sink())?;
         if passed < length { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
@@ -56,7 +56,7 @@ impl<R: Read> Read for Frames<R> {
             return Ok(0);
         }
         loop {
-            if self.is_within {
+            if self.is_in_frame {
                 match self.decoder.read(buffer)? {
                     0 => {}
                     got => return Ok(got),
@@ -72,12 +72,12 @@ impl<R: Read> Read for Frames<R> {
                 if self.decoder.can_collect() > 0 {
                     continue;
                 }
-                self.is_within = false;
+                self.is_in_frame = false;
             }
-            if !self.begin()? {
+            if !self.next_frame()? {
                 return Ok(0);
             }
-            self.is_within = true;
+            self.is_in_frame = true;
         }
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! Files are written on the thread that reads the network: the program waits for nothing else.
 
-use super::error::{RegistryError, Why, shown};
-use super::line::{Answer, Fault};
+use super::error::{RegistryError, RegistryFailure, printable};
+use super::http_client::{Answer, RequestFault};
 use super::session::Session;
 use crate::digest::{Hasher, PackageDigest};
 use crate::error::{PackageError, at};
@@ -17,84 +17,87 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Attempts in a row that brought little.
-const MOST_BARREN: u32 = 5;
+const MAX_BARREN_ATTEMPTS: u32 = 5;
 /// What an attempt has to bring to count as progress.
-const PROGRESS: u64 = 1 << 20;
+const MIN_PROGRESS_BYTES: u64 = 1 << 20;
 
 /// Told how a download goes.
 pub trait Progress: Send + Sync {
     /// So many layers with so many bytes are to come.
-    fn begins(&self, layers: usize, bytes: u64);
-    fn came(&self, bytes: u64);
+    fn started(&self, layers: usize, bytes: u64);
+    fn received(&self, bytes: u64);
     /// Bytes that came have to come once more.
-    fn lost(&self, bytes: u64);
+    fn discarded(&self, bytes: u64);
 }
 
 /// Nobody looks.
 impl Progress for () {
-    fn begins(&self, _: usize, _: u64) {}
-    fn came(&self, _: u64) {}
-    fn lost(&self, _: u64) {}
+    fn started(&self, _: usize, _: u64) {}
+    fn received(&self, _: u64) {}
+    fn discarded(&self, _: u64) {}
 }
 
 /// What is to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Wanted {
+pub(super) struct BlobRef {
     pub(super) digest: PackageDigest,
     pub(super) bytes: u64,
 }
 
 struct Download<'a> {
     session: &'a Session,
-    wanted: Wanted,
+    blob: BlobRef,
     path: PathBuf,
     file: File,
     hasher: Hasher,
     have: u64,
     /// Whether what is there came in more than one piece.
-    is_mended: bool,
+    was_resumed: bool,
     progress: &'a dyn Progress,
 }
 
 /// Fetches the blob to `into/DIGEST`.
 pub(super) async fn fetch(
     session: &Session,
-    wanted: Wanted,
+    blob: BlobRef,
     into: &Path,
     progress: &dyn Progress,
 ) -> Result<(), RegistryError> {
-    let asked = format!("layer sha256:{}", wanted.digest);
-    let path = into.join(wanted.digest.to_string());
+    let label = format!("layer sha256:{}", blob.digest);
+    let path = into.join(blob.digest.to_string());
     let file = File::create_new(&path).map_err(at(&path));
-    let file = file.map_err(|why| session.failed(&asked, Why::Package(why)))?;
+    let file = file.map_err(|why| session.error_for(&label, RegistryFailure::Package(why)))?;
     let hasher = Hasher::new();
-    let (have, is_mended) = (0, false);
-    let mut download = Download { session, wanted, path, file, hasher, have, is_mended, progress };
+    let (have, was_resumed) = (0, false);
+    let mut download = Download { session, blob, path, file, hasher, have, was_resumed, progress };
     let (mut barren, mut attempts) = (0, 0);
     loop {
         let before = download.have;
         let why = match download.attempt().await {
             Ok(()) => return Ok(()),
             // It was there a moment ago: the manifest came from it.
-            Err(Fault::Broke(last) | Fault::Final(Why::Unreachable(last))) => {
+            Err(
+                RequestFault::ConnectionLost(last)
+                | RequestFault::Final(RegistryFailure::Unreachable(last)),
+            ) => {
                 attempts += 1;
-                Why::BrokeOff { attempts, last }
+                RegistryFailure::BrokeOff { attempts, last }
             }
-            Err(Fault::Later(detail)) => Why::Busy(detail),
-            Err(Fault::Final(why)) => return Err(session.failed(&asked, why)),
+            Err(RequestFault::Retryable(detail)) => RegistryFailure::Busy(detail),
+            Err(RequestFault::Final(why)) => return Err(session.error_for(&label, why)),
         };
-        barren = if download.have >= before + PROGRESS { 0 } else { barren + 1 };
-        if barren >= MOST_BARREN {
-            return Err(session.failed(&asked, why));
+        barren = if download.have >= before + MIN_PROGRESS_BYTES { 0 } else { barren + 1 };
+        if barren >= MAX_BARREN_ATTEMPTS {
+            return Err(session.error_for(&label, why));
         }
         tokio::time::sleep(session.backoff(barren)).await;
     }
 }
 
 impl Download<'_> {
-    async fn attempt(&mut self) -> Result<(), Fault> {
+    async fn attempt(&mut self) -> Result<(), RequestFault> {
         let name = self.session.reference.name();
-        let path = format!("/v2/{name}/blobs/sha256:{}", self.wanted.digest);
+        let path = format!("/v2/{name}/blobs/sha256:{}", self.blob.digest);
         let mut headers = HeaderMap::new();
         if self.have > 0 {
             let range = HeaderValue::from_str(&format!("bytes={}-", self.have));
@@ -102,45 +105,45 @@ impl Download<'_> {
         }
         let mut answer = self.session.get(&path, &headers).await?;
         match answer.status {
-            StatusCode::OK => self.restart().map_err(Fault::Final)?,
-            StatusCode::PARTIAL_CONTENT if self.have > 0 => self.is_mended = true,
+            StatusCode::OK => self.restart().map_err(RequestFault::Final)?,
+            StatusCode::PARTIAL_CONTENT if self.have > 0 => self.was_resumed = true,
             StatusCode::RANGE_NOT_SATISFIABLE if self.have > 0 => {
-                self.restart().map_err(Fault::Final)?;
-                return Err(Fault::Broke("it cannot go on in the middle".into()));
+                self.restart().map_err(RequestFault::Final)?;
+                return Err(RequestFault::ConnectionLost("it cannot go on in the middle".into()));
             }
-            _ => return Err(self.session.refused(answer).await),
+            _ => return Err(self.session.fault_from(answer).await),
         }
-        self.check_announced(&answer)?;
+        self.check_headers(&answer)?;
         while let Some(piece) = answer.piece().await? {
-            if self.have + piece.len() as u64 > self.wanted.bytes {
-                let bytes = self.wanted.bytes;
+            if self.have + piece.len() as u64 > self.blob.bytes {
+                let bytes = self.blob.bytes;
                 let why = format!("more comes than the {bytes} bytes that the manifest announces");
-                return Err(Fault::Final(Why::Untrue(why)));
+                return Err(RequestFault::Final(RegistryFailure::Untrue(why)));
             }
-            self.file.write_all(&piece).map_err(at(&self.path)).map_err(package)?;
+            self.file.write_all(&piece).map_err(at(&self.path)).map_err(package_fault)?;
             self.hasher.update(&piece);
             self.have += piece.len() as u64;
-            self.progress.came(piece.len() as u64);
+            self.progress.received(piece.len() as u64);
         }
         self.finish()
     }
 
     /// What the answer says of its own length and place.
-    fn check_announced(&self, answer: &Answer) -> Result<(), Fault> {
+    fn check_headers(&self, answer: &Answer) -> Result<(), RequestFault> {
         let text =
             |name| answer.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let untrue = |why: String| Err(Fault::Final(Why::Untrue(why)));
-        let (have, bytes) = (self.have, self.wanted.bytes);
+        let invalid = |why: String| Err(RequestFault::Final(RegistryFailure::Untrue(why)));
+        let (have, bytes) = (self.have, self.blob.bytes);
         if have > 0 {
             let range = text(CONTENT_RANGE).unwrap_or_default();
             if !range.starts_with(&format!("bytes {have}-")) {
-                let range = shown(range);
-                return untrue(format!("asked to go on at byte {have}, it answers {range:?}"));
+                let range = printable(range);
+                return invalid(format!("asked to go on at byte {have}, it answers {range:?}"));
             }
         }
         let announced = text(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
         match announced {
-            Some(length) if length != bytes - have => untrue(format!(
+            Some(length) if length != bytes - have => invalid(format!(
                 "it announces {length} bytes where the manifest leaves {} to come",
                 bytes - have
             )),
@@ -148,34 +151,36 @@ impl Download<'_> {
         }
     }
 
-    fn finish(&mut self) -> Result<(), Fault> {
-        let (have, bytes) = (self.have, self.wanted.bytes);
+    fn finish(&mut self) -> Result<(), RequestFault> {
+        let (have, bytes) = (self.have, self.blob.bytes);
         if have < bytes {
-            return Err(Fault::Broke(format!("it ended after {have} of {bytes} bytes")));
+            return Err(RequestFault::ConnectionLost(format!(
+                "it ended after {have} of {bytes} bytes"
+            )));
         }
-        let (expected, found) = (self.wanted.digest, PackageDigest(self.hasher.clone().finish()));
+        let (expected, found) = (self.blob.digest, PackageDigest(self.hasher.clone().finish()));
         if found == expected {
             return Ok(());
         }
         let error = PackageError::OtherContent { expected, found };
-        if self.is_mended {
+        if self.was_resumed {
             // Pieces of two different answers; one whole one may be good.
-            self.restart().map_err(Fault::Final)?;
-            return Err(Fault::Broke(error.to_string()));
+            self.restart().map_err(RequestFault::Final)?;
+            return Err(RequestFault::ConnectionLost(error.to_string()));
         }
-        Err(package(error))
+        Err(package_fault(error))
     }
 
-    fn restart(&mut self) -> Result<(), Why> {
+    fn restart(&mut self) -> Result<(), RegistryFailure> {
         self.file.set_len(0).map_err(at(&self.path))?;
         self.file.seek(SeekFrom::Start(0)).map_err(at(&self.path))?;
-        self.progress.lost(self.have);
-        (self.have, self.is_mended) = (0, false);
+        self.progress.discarded(self.have);
+        (self.have, self.was_resumed) = (0, false);
         self.hasher = Hasher::new();
         Ok(())
     }
 }
 
-fn package(error: PackageError) -> Fault {
-    Fault::Final(Why::Package(error))
+fn package_fault(error: PackageError) -> RequestFault {
+    RequestFault::Final(RegistryFailure::Package(error))
 }

@@ -1,13 +1,13 @@
 //! What a registry wants to see first: the `WWW-Authenticate` of its refusal.
 
-use super::error::shown;
-use super::line::{Address, is_loopback};
+use super::error::printable;
+use super::http_client::{Address, is_loopback};
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 use std::collections::BTreeMap;
 
 /// Longest challenge that is read, and most of them.
 const MAX_CHALLENGE: usize = 8 << 10;
-const MOST_CHALLENGES: usize = 8;
+const MAX_CHALLENGES: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
@@ -21,34 +21,34 @@ pub(super) enum Challenge {
 ///
 /// # Errors
 /// When none of them is understood.
-pub(super) fn of(headers: &HeaderMap) -> Result<Challenge, String> {
+pub(super) fn parse_challenge(headers: &HeaderMap) -> Result<Challenge, String> {
     let mut basic = None;
-    let mut heard = Vec::new();
-    for value in headers.get_all(WWW_AUTHENTICATE).iter().take(MOST_CHALLENGES) {
+    let mut schemes = Vec::new();
+    for value in headers.get_all(WWW_AUTHENTICATE).iter().take(MAX_CHALLENGES) {
         let Some(text) = value.to_str().ok().filter(|text| text.len() <= MAX_CHALLENGE) else {
             continue;
         };
         let (scheme, parameters) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-        heard.push(shown(scheme));
+        schemes.push(printable(scheme));
         if scheme.eq_ignore_ascii_case("basic") {
             basic = Some(Challenge::Basic);
         } else if scheme.eq_ignore_ascii_case("bearer") {
-            let mut given = pairs(parameters);
+            let mut given = parse_parameters(parameters);
             let realm = given.remove("realm").unwrap_or_default();
             let realm = Address::parse(&realm)
-                .ok_or_else(|| format!("it sends us for a token to {:?}", shown(&realm)))?;
+                .ok_or_else(|| format!("it sends us for a token to {:?}", printable(&realm)))?;
             let (service, scope) = (given.remove("service"), given.remove("scope"));
             return Ok(Challenge::Bearer { realm, service, scope });
         }
     }
-    basic.ok_or_else(|| match heard.as_slice() {
+    basic.ok_or_else(|| match schemes.as_slice() {
         [] => "it does not say what it wants to see".into(),
-        heard => format!("it wants {}; allowed: Basic and Bearer", heard.join(", ")),
+        schemes => format!("it wants {}; allowed: Basic and Bearer", schemes.join(", ")),
     })
 }
 
 /// `a="b",c=d`, with backslashes before quotes.
-fn pairs(text: &str) -> BTreeMap<String, String> {
+fn parse_parameters(text: &str) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     let mut rest = text;
     while let Some((name, after)) = rest.split_once('=') {
@@ -105,24 +105,24 @@ mod tests {
     use super::*;
     use hyper::header::HeaderValue;
 
-    fn heard(values: &[&str]) -> Result<Challenge, String> {
+    fn parse_headers(values: &[&str]) -> Result<Challenge, String> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(WWW_AUTHENTICATE, HeaderValue::from_str(value).unwrap());
         }
-        of(&headers)
+        parse_challenge(&headers)
     }
 
     #[test]
     fn challenges_are_read_as_registries_write_them() {
-        let bearer = heard(&[
+        let bearer = parse_headers(&[
             "Basic realm=\"x\"",
             "Bearer realm=\"https://auth.example/token?a=b\", service=reg,scope=\"r:a,b:\\\"p\"",
         ]);
         let realm = Address::parse("https://auth.example/token?a=b").unwrap();
         let (service, scope) = (Some("reg".to_owned()), Some("r:a,b:\"p".to_owned()));
         assert_eq!(bearer.unwrap(), Challenge::Bearer { realm, service, scope });
-        assert_eq!(heard(&["basic realm=\"x\""]).unwrap(), Challenge::Basic);
+        assert_eq!(parse_headers(&["basic realm=\"x\""]).unwrap(), Challenge::Basic);
         for (values, part) in [
             (&["Negotiate"][..], "wants Negotiate; allowed"),
             (&[], "does not say"),
@@ -130,7 +130,7 @@ mod tests {
             (&["Bearer realm=\"https://u:p@x/\""], "for a token to"),
             (&["Bearer"], "for a token to"),
         ] {
-            let error = heard(values).unwrap_err();
+            let error = parse_headers(values).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
     }

@@ -4,7 +4,7 @@
 //! A file is read only when it is named. Programs that keep passwords elsewhere (`credHelpers`) are
 //! not started: that such an entry exists is said instead.
 
-use super::reference::{HUB, Reference};
+use super::reference::{DOCKER_HUB, Reference};
 use cellwright_identity::secret::Secret;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -76,10 +76,12 @@ pub fn read(path: &Path, reference: &Reference) -> Result<Option<Login>, BadCred
 }
 
 fn login(file: &File, reference: &Reference) -> Result<Option<Login>, String> {
-    let wanted = format!("{}/{}", reference.host(), reference.name());
+    let repository = format!("{}/{}", reference.host(), reference.name());
     // The entry that says most: one of a part of the registry goes before one of all of it.
-    let found = file.auths.iter().map(|(key, entry)| (plain(key), entry));
-    let found = found.filter(|(key, _)| covers(key, &wanted)).max_by_key(|(key, _)| key.len());
+    let found = file.auths.iter().map(|(key, entry)| (normalized_key(key), entry));
+    let found = found
+        .filter(|(key, _)| matches_reference(key, &repository))
+        .max_by_key(|(key, _)| key.len());
     let host = reference.host();
     if let Some((key, entry)) = &found {
         if !entry.auth.is_empty() {
@@ -98,10 +100,11 @@ fn login(file: &File, reference: &Reference) -> Result<Option<Login>, String> {
             ));
         }
     }
-    let helper = file.helpers.iter().find(|(key, _)| covers(&plain(key), &wanted));
+    let helper =
+        file.helpers.iter().find(|(key, _)| matches_reference(&normalized_key(key), &repository));
     let store = file.store.as_ref().filter(|_| found.is_some());
-    let kept_by = helper.map(|(_, program)| program).or(store);
-    match kept_by {
+    let helper_program = helper.map(|(_, program)| program).or(store);
+    match helper_program {
         Some(program) => Err(format!(
             "the password for {host} is kept by docker-credential-{program}; allowed: auth in the \
              file, as from `podman login --authfile FILE {host}`"
@@ -111,18 +114,18 @@ fn login(file: &File, reference: &Reference) -> Result<Option<Login>, String> {
 }
 
 /// Keys are hosts, hosts with a path, or addresses of Docker's first protocol.
-fn plain(key: &str) -> String {
+fn normalized_key(key: &str) -> String {
     let bare = key.trim_start_matches("https://").trim_start_matches("http://");
     let bare = bare.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
     match bare.split_once('/').unwrap_or((bare, "")) {
-        ("index.docker.io" | "registry-1.docker.io", "") => HUB.to_owned(),
+        ("index.docker.io" | "registry-1.docker.io", "") => DOCKER_HUB.to_owned(),
         (host, "") => host.to_ascii_lowercase(),
         (host, path) => format!("{}/{path}", host.to_ascii_lowercase()),
     }
 }
 
-fn covers(key: &str, wanted: &str) -> bool {
-    wanted.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+fn matches_reference(key: &str, repository: &str) -> bool {
+    repository.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -4,7 +4,7 @@
 //! end up on a terminal.
 
 use crate::error::PackageError;
-pub(super) use crate::path::shown;
+pub(super) use crate::path::printable;
 
 /// Why an image did not come.
 #[derive(Debug, thiserror::Error)]
@@ -13,11 +13,11 @@ pub struct RegistryError {
     pub reference: String,
     /// The part of the image that was asked for.
     pub asked: String,
-    pub why: Why,
+    pub why: RegistryFailure,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum Why {
+pub enum RegistryFailure {
     #[error("{0}")]
     Unreachable(String),
     #[error("the connection is not to be trusted: {0}")]
@@ -58,43 +58,49 @@ impl RegistryError {
     #[must_use]
     pub fn next(&self) -> &'static str {
         match &self.why {
-            Why::Unreachable(_) => {
+            RegistryFailure::Unreachable(_) => {
                 "check the host's name, its port and that the registry is reachable from here; \
                  through a proxy if HTTPS_PROXY names one"
             }
-            Why::Untrusted(_) => {
+            RegistryFailure::Untrusted(_) => {
                 "give the certificate of the registry's authority with --ca FILE; TLS 1.2 and 1.3 \
                  are spoken"
             }
-            Why::PlainText { .. } => {
+            RegistryFailure::PlainText { .. } => {
                 "the same command with --insecure-http, if the network in between is your own"
             }
-            Why::PlainCredentials { .. } => "have the registry speak https, or take no credentials",
-            Why::Denied { credentials: Credentials::None, .. } => {
+            RegistryFailure::PlainCredentials { .. } => {
+                "have the registry speak https, or take no credentials"
+            }
+            RegistryFailure::Denied { credentials: Credentials::None, .. } => {
                 "check the name; for a private image the same command with --credentials FILE, a \
                  file as `docker login` or `podman login --authfile FILE` writes it"
             }
-            Why::Denied { credentials: Credentials::Shown, .. } => {
+            RegistryFailure::Denied { credentials: Credentials::Shown, .. } => {
                 "check the name, and that the credentials for this registry may read it"
             }
-            Why::Denied { credentials: Credentials::Withheld, .. } => {
+            RegistryFailure::Denied { credentials: Credentials::Withheld, .. } => {
                 "credentials go only to the registry's own domain; fetch it with skopeo: \
                  skopeo copy docker://NAME oci-archive:FILE, then cell package import FILE"
             }
-            Why::Missing(_) => "check name and tag: `skopeo list-tags docker://NAME` lists them",
-            Why::Busy(_) => "try again later; some registries allow more with --credentials FILE",
-            Why::BrokeOff { .. } => "run it again; nothing was kept of it",
-            Why::Answered { .. } => "see the registry's log, then run it again",
-            Why::Untrue(_) => {
+            RegistryFailure::Missing(_) => {
+                "check name and tag: `skopeo list-tags docker://NAME` lists them"
+            }
+            RegistryFailure::Busy(_) => {
+                "try again later; some registries allow more with --credentials FILE"
+            }
+            RegistryFailure::BrokeOff { .. } => "run it again; nothing was kept of it",
+            RegistryFailure::Answered { .. } => "see the registry's log, then run it again",
+            RegistryFailure::Untrue(_) => {
                 "nothing was kept; compare with what others get: skopeo inspect docker://NAME"
             }
-            Why::Package(PackageError::Image(_)) => {
+            RegistryFailure::Package(PackageError::Image(_)) => {
                 "see what the image has: skopeo inspect --raw docker://NAME"
             }
-            Why::Package(PackageError::Io { .. }) => {
+            RegistryFailure::Package(PackageError::Io { .. }) => {
                 "check the path, the permissions and the free space"
             }
-            Why::Package(_) => "see what the image has: skopeo inspect docker://NAME",
+            RegistryFailure::Package(_) => "see what the image has: skopeo inspect docker://NAME",
         }
     }
 }

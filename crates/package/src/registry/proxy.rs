@@ -2,12 +2,12 @@
 //! `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, read by the rules that `hyper-util` has
 //! from curl.
 //!
-//! A registry behind TLS is reached through a tunnel (`CONNECT`): the proxy learns its name and no
+//! A registry behind TLS is reached through a tunnel (`CONNECT_TIMEOUT`): the proxy learns its name and no
 //! more. Plain text it could read, so nothing that says who we are goes along then; the proxy's own
 //! credentials, from its address, go to the proxy alone. Loopback is never asked for by a proxy.
 
-use super::error::{Why, shown};
-use super::line::{Address, handshake};
+use super::error::{RegistryFailure, printable};
+use super::http_client::{Address, handshake};
 use http_body_util::Empty;
 use hyper::header::{HOST, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::upgrade::Upgraded;
@@ -45,17 +45,17 @@ impl Proxies {
 
     /// # Errors
     /// When there is one that is spoken to in another way than HTTP.
-    pub(super) fn of(&self, address: &Address) -> Result<Option<Proxy>, Why> {
+    pub(super) fn proxy_for(&self, address: &Address) -> Result<Option<Proxy>, RegistryFailure> {
         let Some(matcher) = self.0.as_ref().filter(|_| !address.is_loopback()) else {
             return Ok(None);
         };
-        let uri = address.uri().map_err(|why| Why::Untrue(why.to_string()))?;
+        let uri = address.uri().map_err(|why| RegistryFailure::Untrue(why.to_string()))?;
         let Some(found) = matcher.intercept(&uri) else { return Ok(None) };
         let at = found.uri();
         let (Some("http"), Some(host)) = (at.scheme_str(), at.host()) else {
-            let scheme = shown(at.scheme_str().unwrap_or_default());
+            let scheme = printable(at.scheme_str().unwrap_or_default());
             let why = format!("the proxy for it is a {scheme} one; allowed: http://HOST:PORT");
-            return Err(Why::Unreachable(why));
+            return Err(RegistryFailure::Unreachable(why));
         };
         let host = host.trim_matches(['[', ']']).to_owned();
         let mut authorization = found.basic_auth().cloned();
@@ -71,11 +71,11 @@ impl Proxy {
         format!("the proxy {}:{}", self.host, self.port)
     }
 
-    fn unreachable(&self, why: &dyn Display) -> Why {
-        Why::Unreachable(format!("{}: {why}", self.name()))
+    fn unreachable(&self, why: &dyn Display) -> RegistryFailure {
+        RegistryFailure::Unreachable(format!("{}: {why}", self.name()))
     }
 
-    pub(super) async fn connect(&self) -> Result<TcpStream, Why> {
+    pub(super) async fn connect(&self) -> Result<TcpStream, RegistryFailure> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
         let stream = stream.map_err(|why| self.unreachable(&why))?;
         stream.set_nodelay(true).map_err(|why| self.unreachable(&why))?;
@@ -83,10 +83,10 @@ impl Proxy {
     }
 
     /// A connection to `target`, which is a host and a port, that the proxy passes on unread.
-    pub(super) async fn tunnel(&self, target: &str) -> Result<TokioIo<Upgraded>, Why> {
+    pub(super) async fn tunnel(&self, target: &str) -> Result<TokioIo<Upgraded>, RegistryFailure> {
         let broke = |why: hyper::Error| self.unreachable(&why);
         let mut sender = handshake(self.connect().await?).await.map_err(broke)?;
-        let untrue = |why: &dyn Display| Why::Untrue(format!("{target}: {why}"));
+        let untrue = |why: &dyn Display| RegistryFailure::Untrue(format!("{target}: {why}"));
         let uri = Uri::builder().authority(target).build().map_err(|why| untrue(&why))?;
         let host = HeaderValue::from_str(target).map_err(|why| untrue(&why))?;
         let mut request = Request::connect(uri).body(Empty::new()).map_err(|why| untrue(&why))?;
@@ -94,8 +94,8 @@ impl Proxy {
         self.authorize(&mut request);
         let response = sender.send_request(request).await.map_err(broke)?;
         if !response.status().is_success() {
-            let refused = format!("it answers {} for {target}", response.status());
-            return Err(self.unreachable(&refused));
+            let rejection = format!("it answers {} for {target}", response.status());
+            return Err(self.unreachable(&rejection));
         }
         Ok(TokioIo::new(hyper::upgrade::on(response).await.map_err(broke)?))
     }

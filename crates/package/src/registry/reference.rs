@@ -5,7 +5,7 @@
 //! of Docker Hub work, because that is what people copy from web pages.
 
 use crate::digest::PackageDigest;
-use crate::path::shortened;
+use crate::path::truncate;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,8 +14,8 @@ pub const SCHEME: &str = "docker://";
 const ALLOWED: &str = "docker://HOST[:PORT]/NAME[:TAG|@sha256:DIGEST], or docker://NAME[:TAG] for \
                        Docker Hub";
 /// Docker Hub as references spell it, and where it answers.
-pub(super) const HUB: &str = "docker.io";
-const HUB_ANSWERS: &str = "registry-1.docker.io";
+pub(super) const DOCKER_HUB: &str = "docker.io";
+const DOCKER_HUB_ADDRESS: &str = "registry-1.docker.io";
 const MAX_NAME: usize = 255;
 const MAX_TAG: usize = 128;
 
@@ -50,8 +50,8 @@ impl Reference {
     }
 
     /// `HOST[:PORT]` that is connected to.
-    pub(super) fn answers_at(&self) -> &str {
-        if self.host == HUB { HUB_ANSWERS } else { &self.host }
+    pub(super) fn connect_address(&self) -> &str {
+        if self.host == DOCKER_HUB { DOCKER_HUB_ADDRESS } else { &self.host }
     }
 
     /// The repository below the host.
@@ -82,7 +82,7 @@ impl Reference {
     }
 
     /// The same repository, by digest: what a tag stood for.
-    pub(super) fn pinned(&self, digest: PackageDigest) -> Reference {
+    pub(super) fn with_digest(&self, digest: PackageDigest) -> Reference {
         Reference { version: Version::Digest(digest), ..self.clone() }
     }
 }
@@ -101,7 +101,7 @@ impl FromStr for Reference {
     type Err = BadReference;
 
     fn from_str(text: &str) -> Result<Reference, BadReference> {
-        let bad = |why: String| BadReference { text: shortened(text), why };
+        let bad = |why: String| BadReference { text: truncate(text), why };
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad(format!("no {SCHEME}")))?;
         let (rest, digest) = match rest.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest)),
@@ -109,21 +109,25 @@ impl FromStr for Reference {
         };
         let (host, path) = match rest.split_once('/') {
             Some((first, path)) if is_host(first) => (first.to_ascii_lowercase(), path),
-            _ => (HUB.to_owned(), rest),
+            _ => (DOCKER_HUB.to_owned(), rest),
         };
-        let host = if host == "index.docker.io" || host == HUB_ANSWERS { HUB.into() } else { host };
+        let host = if host == "index.docker.io" || host == DOCKER_HUB_ADDRESS {
+            DOCKER_HUB.into()
+        } else {
+            host
+        };
         check_host(&host).map_err(|why| bad(format!("host {host:?}: {why}")))?;
         let (name, tag) = match path.rsplit_once(':') {
             Some((name, tag)) => (name, Some(tag)),
             None => (path, None),
         };
-        let name = match host == HUB && !name.contains('/') {
+        let name = match host == DOCKER_HUB && !name.contains('/') {
             true => format!("library/{name}"),
             false => name.to_owned(),
         };
         if name.len() > MAX_NAME || !name.split('/').all(is_part) {
             let why = "parts of a-z and 0-9 with single ., _ or - between, at most 255 in all";
-            return Err(bad(format!("name {:?} is not {why}", shortened(&name))));
+            return Err(bad(format!("name {:?} is not {why}", truncate(&name))));
         }
         if tag.is_some_and(|tag| !is_tag(tag)) {
             let why = "1 to 128 of a-z, A-Z, 0-9, _, . and -, not starting with . or -";
@@ -198,8 +202,8 @@ mod tests {
         for (typed, means, asked) in [
             ("docker://alpine", "docker.io/library/alpine:latest", "registry-1.docker.io"),
             ("docker://alpine:3.20", "docker.io/library/alpine:3.20", "registry-1.docker.io"),
-            ("docker://grafana/grafana", "docker.io/grafana/grafana:latest", HUB_ANSWERS),
-            ("docker://index.docker.io/a/b:c", "docker.io/a/b:c", HUB_ANSWERS),
+            ("docker://grafana/grafana", "docker.io/grafana/grafana:latest", DOCKER_HUB_ADDRESS),
+            ("docker://index.docker.io/a/b:c", "docker.io/a/b:c", DOCKER_HUB_ADDRESS),
             ("docker://localhost/app", "localhost/app:latest", "localhost"),
             ("docker://localhost:5000/a/b/c:v1", "localhost:5000/a/b/c:v1", "localhost:5000"),
             ("docker://[::1]:5000/app", "[::1]:5000/app:latest", "[::1]:5000"),
@@ -207,7 +211,7 @@ mod tests {
         ] {
             let reference: Reference = typed.parse().unwrap();
             assert_eq!(reference.to_string(), format!("docker://{means}"), "{typed}");
-            assert_eq!(reference.answers_at(), asked, "{typed}");
+            assert_eq!(reference.connect_address(), asked, "{typed}");
         }
         let both: Reference = format!("docker://quay.io/a/b:tag@{digest}").parse().unwrap();
         assert_eq!(both.to_string(), format!("docker://quay.io/a/b@{digest}"));

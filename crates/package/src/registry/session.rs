@@ -7,8 +7,8 @@
 
 use super::challenge::{self, Challenge, is_related};
 use super::credentials::Login;
-use super::error::{Credentials, RegistryError, Why, shown};
-use super::line::{Address, Answer, Fault, Line};
+use super::error::{Credentials, RegistryError, RegistryFailure, printable};
+use super::http_client::{Address, Answer, HttpClient, RequestFault};
 use super::reference::Reference;
 use bytes::Bytes;
 use cellwright_api::client::encode_query;
@@ -19,17 +19,17 @@ use std::time::Duration;
 use tokio::sync::Mutex;
 
 const MAX_TOKEN: usize = 256 << 10;
-const MAX_REFUSAL: usize = 16 << 10;
+const MAX_ERROR_BODY: usize = 16 << 10;
 /// Challenges answered for one question: one for the first, one for a token that has run out.
-const MOST_CHALLENGES: usize = 2;
+const MAX_CHALLENGES: usize = 2;
 /// Attempts at a question whose answer is short.
-const MOST_ATTEMPTS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 /// A registry that wants us to wait longer has no time for us.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 pub(super) struct Session {
     pub(super) reference: Reference,
-    line: Line,
+    http_client: HttpClient,
     registry: Address,
     login: Option<Login>,
     /// What the registry took last.
@@ -37,19 +37,19 @@ pub(super) struct Session {
 }
 
 #[derive(Deserialize)]
-struct Granted {
+struct TokenResponse {
     token: Option<String>,
     access_token: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Refusals {
+struct ErrorBody {
     #[serde(default)]
-    errors: Vec<Refusal>,
+    errors: Vec<ErrorEntry>,
 }
 
 #[derive(Deserialize)]
-struct Refusal {
+struct ErrorEntry {
     #[serde(default)]
     code: String,
     #[serde(default)]
@@ -59,26 +59,26 @@ struct Refusal {
 impl Session {
     pub(super) fn new(
         reference: Reference,
-        line: Line,
+        http_client: HttpClient,
         registry: Address,
         login: Option<Login>,
     ) -> Session {
-        Session { reference, line, registry, login, authorization: Mutex::default() }
+        Session { reference, http_client, registry, login, authorization: Mutex::default() }
     }
 
     /// That something about the image failed.
-    pub(super) fn failed(&self, asked: &str, why: Why) -> RegistryError {
-        RegistryError { reference: self.reference.to_string(), asked: asked.to_owned(), why }
+    pub(super) fn error_for(&self, label: &str, why: RegistryFailure) -> RegistryError {
+        RegistryError { reference: self.reference.to_string(), asked: label.to_owned(), why }
     }
 
     pub(super) fn backoff(&self, attempt: u32) -> Duration {
-        self.line.times.backoff * 2u32.pow(attempt.min(5))
+        self.http_client.times.backoff * 2u32.pow(attempt.min(5))
     }
 
     /// A short answer, whole. Asked again when the registry is busy or the connection breaks.
     pub(super) async fn whole(
         &self,
-        asked: &str,
+        label: &str,
         path: &str,
         accept: Option<&'static str>,
         most: usize,
@@ -91,12 +91,14 @@ impl Session {
         loop {
             let why = match self.attempt(path, &headers, most).await {
                 Ok(found) => return Ok(found),
-                Err(Fault::Final(why)) => return Err(self.failed(asked, why)),
-                Err(Fault::Later(detail)) => Why::Busy(detail),
-                Err(Fault::Broke(last)) => Why::BrokeOff { attempts, last },
+                Err(RequestFault::Final(why)) => return Err(self.error_for(label, why)),
+                Err(RequestFault::Retryable(detail)) => RegistryFailure::Busy(detail),
+                Err(RequestFault::ConnectionLost(last)) => {
+                    RegistryFailure::BrokeOff { attempts, last }
+                }
             };
-            if attempts >= MOST_ATTEMPTS {
-                return Err(self.failed(asked, why));
+            if attempts >= MAX_ATTEMPTS {
+                return Err(self.error_for(label, why));
             }
             tokio::time::sleep(self.backoff(attempts - 1)).await;
             attempts += 1;
@@ -108,45 +110,50 @@ impl Session {
         path: &str,
         headers: &HeaderMap,
         most: usize,
-    ) -> Result<(HeaderMap, Bytes), Fault> {
+    ) -> Result<(HeaderMap, Bytes), RequestFault> {
         let mut answer = self.get(path, headers).await?;
         if answer.status != StatusCode::OK {
-            return Err(self.refused(answer).await);
+            return Err(self.fault_from(answer).await);
         }
         let content = answer.whole(most).await?;
         Ok((answer.headers, content))
     }
 
     /// An answer of any kind, once the registry's challenge is met.
-    pub(super) async fn get(&self, path: &str, headers: &HeaderMap) -> Result<Answer, Fault> {
+    pub(super) async fn get(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Answer, RequestFault> {
         let address = self.registry.with_path(path);
-        let mut shown_last = self.authorization.lock().await.clone();
-        for _ in 0..MOST_CHALLENGES {
-            let answer = self.line.get(&address, headers, shown_last.as_ref()).await?;
-            if answer.status != StatusCode::UNAUTHORIZED || !answer.is_own {
+        let mut last_sent = self.authorization.lock().await.clone();
+        for _ in 0..MAX_CHALLENGES {
+            let answer = self.http_client.get(&address, headers, last_sent.as_ref()).await?;
+            if answer.status != StatusCode::UNAUTHORIZED || !answer.is_from_registry {
                 return Ok(answer);
             }
             let mut kept = self.authorization.lock().await;
             // Another download may have met the challenge meanwhile.
-            if *kept == shown_last {
-                match self.meet(&answer.headers, shown_last.as_ref()).await? {
+            if *kept == last_sent {
+                match self.answer_challenge(&answer.headers, last_sent.as_ref()).await? {
                     Some(authorization) => *kept = Some(authorization),
                     None => return Ok(answer),
                 }
             }
-            shown_last = kept.clone();
+            last_sent = kept.clone();
         }
-        self.line.get(&address, headers, shown_last.as_ref()).await
+        self.http_client.get(&address, headers, last_sent.as_ref()).await
     }
 
     /// What meets the challenge; none if there is nothing else to show.
-    async fn meet(
+    async fn answer_challenge(
         &self,
         headers: &HeaderMap,
-        refused: Option<&HeaderValue>,
-    ) -> Result<Option<HeaderValue>, Fault> {
-        let challenge = challenge::of(headers);
-        let challenge = challenge.map_err(|detail| Fault::Final(self.denied(detail)))?;
+        rejected: Option<&HeaderValue>,
+    ) -> Result<Option<HeaderValue>, RequestFault> {
+        let challenge = challenge::parse_challenge(headers);
+        let challenge =
+            challenge.map_err(|detail| RequestFault::Final(self.denied_error(detail)))?;
         let next = match challenge {
             Challenge::Basic => match &self.login {
                 Some(login) => self.basic(login, &self.registry)?,
@@ -156,15 +163,18 @@ impl Session {
                 self.token(&realm, service, scope).await?
             }
         };
-        Ok(Some(next).filter(|next| Some(next) != refused))
+        Ok(Some(next).filter(|next| Some(next) != rejected))
     }
 
     /// Passwords cross no network in the clear, whatever was allowed for images.
-    fn basic(&self, login: &Login, to: &Address) -> Result<HeaderValue, Fault> {
+    fn basic(&self, login: &Login, to: &Address) -> Result<HeaderValue, RequestFault> {
         if !to.tls && !to.is_loopback() {
-            return Err(Fault::Final(Why::PlainCredentials { host: to.authority() }));
+            return Err(RequestFault::Final(RegistryFailure::PlainCredentials {
+                host: to.authority(),
+            }));
         }
-        sensitive(&login.basic()).map_err(|detail| Fault::Final(self.denied(detail)))
+        sensitive_header(&login.basic())
+            .map_err(|detail| RequestFault::Final(self.denied_error(detail)))
     }
 
     async fn token(
@@ -172,7 +182,7 @@ impl Session {
         realm: &Address,
         service: Option<String>,
         scope: Option<String>,
-    ) -> Result<HeaderValue, Fault> {
+    ) -> Result<HeaderValue, RequestFault> {
         let scope = scope.unwrap_or_else(|| format!("repository:{}:pull", self.reference.name()));
         let query = encode_query(&[("service", service), ("scope", Some(scope))]);
         let address = realm.with_query(&query);
@@ -180,70 +190,71 @@ impl Session {
             Some(login) => Some(self.basic(login, realm)?),
             None => None,
         };
-        let mut answer = self.line.get(&address, &HeaderMap::new(), login.as_ref()).await?;
+        let mut answer = self.http_client.get(&address, &HeaderMap::new(), login.as_ref()).await?;
         if answer.status != StatusCode::OK {
             let credentials = match (&self.login, &login) {
                 (Some(_), None) => Credentials::Withheld,
                 (Some(_), Some(_)) => Credentials::Shown,
                 (None, _) => Credentials::None,
             };
-            let who = realm.authority();
-            return Err(match self.refused(answer).await {
-                Fault::Final(why) => {
-                    let detail = format!("{who} gives no token: {why}");
-                    Fault::Final(Why::Denied { detail, credentials })
+            let server = realm.authority();
+            return Err(match self.fault_from(answer).await {
+                RequestFault::Final(why) => {
+                    let detail = format!("{server} gives no token: {why}");
+                    RequestFault::Final(RegistryFailure::Denied { detail, credentials })
                 }
                 passing => passing,
             });
         }
         let content = answer.whole(MAX_TOKEN).await?;
-        let granted: Result<Granted, _> = serde_json::from_slice(&content);
+        let granted: Result<TokenResponse, _> = serde_json::from_slice(&content);
         let token = granted.ok().and_then(|granted| granted.token.or(granted.access_token));
         let Some(token) = token.filter(|token| !token.is_empty()) else {
             let why = format!("{} granted access without a token", realm.authority());
-            return Err(Fault::Final(Why::Untrue(why)));
+            return Err(RequestFault::Final(RegistryFailure::Untrue(why)));
         };
-        sensitive(&format!("Bearer {token}")).map_err(|detail| Fault::Final(self.denied(detail)))
+        sensitive_header(&format!("Bearer {token}"))
+            .map_err(|detail| RequestFault::Final(self.denied_error(detail)))
     }
 
     fn login_for(&self, realm: &Address) -> Option<&Login> {
         self.login.as_ref().filter(|_| is_related(&self.registry.host, &realm.host))
     }
 
-    fn denied(&self, detail: String) -> Why {
+    fn denied_error(&self, detail: String) -> RegistryFailure {
         let credentials = if self.login.is_some() { Credentials::Shown } else { Credentials::None };
-        Why::Denied { detail, credentials }
+        RegistryFailure::Denied { detail, credentials }
     }
 
     /// What an answer other than the hoped-for says.
-    pub(super) async fn refused(&self, mut answer: Answer) -> Fault {
+    pub(super) async fn fault_from(&self, mut answer: Answer) -> RequestFault {
         let status = answer.status;
         let wait = answer.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
         let wait = wait.map(Duration::from_secs);
         // A refusal that cannot be read is one all the same.
-        let text = answer.whole(MAX_REFUSAL).await.unwrap_or_default();
-        let detail = match serde_json::from_slice::<Refusals>(&text) {
-            Ok(Refusals { errors }) if !errors.is_empty() => {
-                shown(&format!("{}: {}", errors[0].code, errors[0].message))
+        let text = answer.whole(MAX_ERROR_BODY).await.unwrap_or_default();
+        let detail = match serde_json::from_slice::<ErrorBody>(&text) {
+            Ok(ErrorBody { errors }) if !errors.is_empty() => {
+                printable(&format!("{}: {}", errors[0].code, errors[0].message))
             }
-            _ => shown(status.canonical_reason().unwrap_or("no reason given")),
+            _ => printable(status.canonical_reason().unwrap_or("no reason given")),
         };
         let detail = format!("{} {detail}", status.as_u16());
-        Fault::Final(match status.as_u16() {
-            401 | 403 => match self.withheld(&answer) {
-                true => Why::Denied { detail, credentials: Credentials::Withheld },
-                false => self.denied(detail),
+        RequestFault::Final(match status.as_u16() {
+            401 | 403 => match self.are_credentials_withheld(&answer) {
+                true => RegistryFailure::Denied { detail, credentials: Credentials::Withheld },
+                false => self.denied_error(detail),
             },
-            404 => Why::Missing(detail),
-            429 if wait.is_some_and(|wait| wait > LONGEST_WAIT) => Why::Busy(detail),
-            429 | 500 | 502 | 503 | 504 => return Fault::Later(detail),
-            status => Why::Answered { status, detail },
+            404 => RegistryFailure::Missing(detail),
+            429 if wait.is_some_and(|wait| wait > MAX_RETRY_AFTER) => RegistryFailure::Busy(detail),
+            429 | 500 | 502 | 503 | 504 => return RequestFault::Retryable(detail),
+            status => RegistryFailure::Answered { status, detail },
         })
     }
 
     /// Whether there are credentials that were kept from whoever gives out tokens.
-    fn withheld(&self, answer: &Answer) -> bool {
-        match challenge::of(&answer.headers) {
+    fn are_credentials_withheld(&self, answer: &Answer) -> bool {
+        match challenge::parse_challenge(&answer.headers) {
             Ok(Challenge::Bearer { realm, .. }) => {
                 self.login.is_some() && self.login_for(&realm).is_none()
             }
@@ -252,7 +263,7 @@ impl Session {
     }
 }
 
-fn sensitive(text: &str) -> Result<HeaderValue, String> {
+fn sensitive_header(text: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(text);
     let mut value = value.map_err(|_| "the token cannot travel in a header".to_owned())?;
     value.set_sensitive(true);

@@ -5,37 +5,40 @@ mod server;
 use super::*;
 use crate::oci;
 use crate::oci::zstd::tests::{bomb, packed};
-use crate::testing::{Folder, names, tree};
+use crate::testing::{Folder, list_names, write_tree};
 use rustls::version::{TLS12, TLS13};
-use server::{Given, Middle, Server, Store, tar_of};
+use server::{BlobResponse, FakeProxy, Server, Store, tar_of};
 use std::sync::Mutex;
 use std::time::Duration;
 
-fn quick(server: &Server) -> (Reference, Settings) {
+fn fast_config(server: &Server) -> (Reference, PullConfig) {
     let reference = format!("docker://{}/team/app:v1", server.address).parse().unwrap();
-    let times = Times {
+    let times = Timeouts {
         connect: Duration::from_secs(20),
         answer: Duration::from_secs(20),
-        silence: Duration::from_secs(20),
+        idle: Duration::from_secs(20),
         backoff: Duration::from_millis(1),
     };
     let limits = Limits { entries: 1000, bytes: 8 << 20, disk: 16 << 20 };
     let platform = Some("linux/amd64".into());
-    (reference, Settings { platform, times, limits, ..Settings::default() })
+    (reference, PullConfig { platform, timeouts: times, limits, ..PullConfig::default() })
 }
 
-async fn fetched(server: &Server, settings: &Settings) -> (Folder, Result<Fetched, RegistryError>) {
+async fn fetch_image(
+    server: &Server,
+    settings: &PullConfig,
+) -> (Folder, Result<Fetched, RegistryError>) {
     let folder = Folder::new();
-    let (reference, _) = quick(server);
+    let (reference, _) = fast_config(server);
     let fetched = fetch(&reference, &folder.path("layout"), settings, &()).await;
     (folder, fetched)
 }
 
 /// The image cannot be had, and says so in these words.
-async fn refused(store: Store, parts: &[&str]) {
+async fn check_rejected(store: Store, parts: &[&str]) {
     let server = Server::start(store).await;
-    let (_, settings) = quick(&server);
-    let (_folder, fetched) = fetched(&server, &settings).await;
+    let (_, settings) = fast_config(&server);
+    let (_folder, fetched) = fetch_image(&server, &settings).await;
     let error = fetched.unwrap_err();
     let text = format!("{error}; next: {}", error.next());
     let reference = format!("docker://{}/team/app:v1: ", server.address);
@@ -49,18 +52,18 @@ async fn refused(store: Store, parts: &[&str]) {
 async fn the_image_of_the_platform_is_fetched_and_becomes_a_package() {
     for docker in [false, true] {
         let server = Server::start(Store::image(docker)).await;
-        let (reference, settings) = quick(&server);
-        let (folder, fetched) = fetched(&server, &settings).await;
+        let (reference, settings) = fast_config(&server);
+        let (folder, fetched) = fetch_image(&server, &settings).await;
         let fetched = fetched.unwrap();
         assert_eq!(fetched.layers, 2);
         let top = server.store().manifest_digest("v1");
-        assert_eq!(fetched.pinned.to_string(), reference.pinned(top).to_string());
+        assert_eq!(fetched.pinned.to_string(), reference.with_digest(top).to_string());
         let (layout, package) = (folder.path("layout"), folder.path("package"));
         let platform = settings.platform.as_deref();
         let imported = oci::import(&layout, &package, platform, settings.limits).unwrap();
         assert_eq!((imported.layers, imported.command.as_slice()), (2, &["/run".to_owned()][..]));
         assert_eq!(imported.built.entries, 2, "one file of each layer");
-        assert!(!server.asked().iter().any(|asked| asked.contains(&server.store().arm)));
+        assert!(!server.requests().iter().any(|asked| asked.contains(&server.store().arm)));
         // By digest it is the same, whatever the tag says meanwhile.
         let by_digest = fetch(&fetched.pinned, &folder.path("again"), &settings, &()).await;
         assert_eq!(by_digest.unwrap(), fetched);
@@ -70,11 +73,11 @@ async fn the_image_of_the_platform_is_fetched_and_becomes_a_package() {
 #[tokio::test]
 async fn another_platform_is_asked_for_or_named() {
     let server = Server::start(Store::image(false)).await;
-    let (_, settings) = quick(&server);
-    let arm = Settings { platform: Some("linux/arm64".into()), ..settings.clone() };
-    fetched(&server, &arm).await.1.unwrap();
-    let none = Settings { platform: Some("plan9/mips".into()), ..settings };
-    let error = fetched(&server, &none).await.1.unwrap_err().to_string();
+    let (_, settings) = fast_config(&server);
+    let arm = PullConfig { platform: Some("linux/arm64".into()), ..settings.clone() };
+    fetch_image(&server, &arm).await.1.unwrap();
+    let none = PullConfig { platform: Some("plan9/mips".into()), ..settings };
+    let error = fetch_image(&server, &none).await.1.unwrap_err().to_string();
     assert!(error.contains("nothing for plan9/mips"), "{error}");
     assert!(error.contains("one of linux/amd64, linux/arm64/v8"), "{error}");
 }
@@ -85,17 +88,17 @@ async fn a_broken_download_goes_on_where_it_stopped() {
     let large = store.large.clone();
     store.breaks.insert(large.clone(), vec![300_000, 700_000]);
     let server = Server::start(store).await;
-    let (_, settings) = quick(&server);
-    let (folder, fetched) = fetched(&server, &settings).await;
+    let (_, settings) = fast_config(&server);
+    let (folder, fetched) = fetch_image(&server, &settings).await;
     fetched.unwrap();
     let ranges: Vec<String> =
-        server.asked().into_iter().filter(|asked| asked.contains(&large)).collect();
-    let from = |asked: &String| asked.split_once("bytes=").map(|(_, range)| range.to_owned());
+        server.requests().into_iter().filter(|asked| asked.contains(&large)).collect();
+    let from = |request: &String| request.split_once("bytes=").map(|(_, range)| range.to_owned());
     let from: Vec<Option<String>> = ranges.iter().map(from).collect();
     // How much of a broken answer arrives is for the network to say.
     assert!(from.len() == 3 && from[0].is_none(), "{from:?}");
     assert!(from[1..].iter().all(Option::is_some), "{from:?}");
-    let blobs = names(&folder.path("layout/blobs/sha256"));
+    let blobs = list_names(&folder.path("layout/blobs/sha256"));
     assert!(blobs.contains(&large), "{blobs:?}");
 }
 
@@ -104,13 +107,13 @@ async fn a_server_that_cannot_go_on_gives_it_once_more() {
     #[derive(Default)]
     struct Counted(Mutex<(u64, u64)>);
     impl Progress for Counted {
-        fn begins(&self, _: usize, bytes: u64) {
+        fn started(&self, _: usize, bytes: u64) {
             self.0.lock().unwrap().0 = bytes;
         }
-        fn came(&self, bytes: u64) {
+        fn received(&self, bytes: u64) {
             self.0.lock().unwrap().1 += bytes;
         }
-        fn lost(&self, bytes: u64) {
+        fn discarded(&self, bytes: u64) {
             self.0.lock().unwrap().1 -= bytes;
         }
     }
@@ -118,7 +121,7 @@ async fn a_server_that_cannot_go_on_gives_it_once_more() {
     store.breaks.insert(store.large.clone(), vec![300_000]);
     store.ignores_ranges = true;
     let server = Server::start(store).await;
-    let (reference, settings) = quick(&server);
+    let (reference, settings) = fast_config(&server);
     let (folder, counted) = (Folder::new(), Counted::default());
     fetch(&reference, &folder.path("layout"), &settings, &counted).await.unwrap();
     let (announced, came) = *counted.0.lock().unwrap();
@@ -133,20 +136,25 @@ async fn what_is_not_what_was_promised_is_refused() {
         store
     };
     let large = Store::image(false).large;
-    let blob = |given: Given| with(&|store| drop(store.blobs.insert(large.clone(), given.clone())));
+    let blob =
+        |given: BlobResponse| with(&|store| drop(store.blobs.insert(large.clone(), given.clone())));
     let good = Store::image(false).content(&large);
     let mut other = good.clone();
     other[5] ^= 1;
-    refused(blob(Given::Whole(other)), &["layer sha256:", "digest is", "next: "]).await;
+    check_rejected(blob(BlobResponse::Whole(other)), &["layer sha256:", "digest is", "next: "])
+        .await;
     let short = good[..good.len() - 1].to_vec();
-    refused(blob(Given::Whole(short.clone())), &["announces", "manifest leaves"]).await;
-    refused(blob(Given::Unannounced(short)), &["broke off", "it ended after"]).await;
-    refused(blob(Given::Endless), &["more comes than the"]).await;
-    refused(blob(Given::Refused(404)), &["no such thing", "404"]).await;
-    refused(blob(Given::Refused(503)), &["no time: 503"]).await;
-    refused(with(&|store| store.manifest_bytes(5 << 20)), &["manifest v1", "more than"]).await;
-    refused(with(&|store| store.lies_about_digest = true), &["manifest v1", "digest is"]).await;
-    refused(with(&|store| store.tags.clear()), &["manifest v1", "MANIFEST_UNKNOWN"]).await;
+    check_rejected(blob(BlobResponse::Whole(short.clone())), &["announces", "manifest leaves"])
+        .await;
+    check_rejected(blob(BlobResponse::Unannounced(short)), &["broke off", "it ended after"]).await;
+    check_rejected(blob(BlobResponse::Endless), &["more comes than the"]).await;
+    check_rejected(blob(BlobResponse::Error(404)), &["no such thing", "404"]).await;
+    check_rejected(blob(BlobResponse::Error(503)), &["no time: 503"]).await;
+    check_rejected(with(&|store| store.manifest_bytes(5 << 20)), &["manifest v1", "more than"])
+        .await;
+    check_rejected(with(&|store| store.lies_about_digest = true), &["manifest v1", "digest is"])
+        .await;
+    check_rejected(with(&|store| store.tags.clear()), &["manifest v1", "MANIFEST_UNKNOWN"]).await;
 }
 
 #[tokio::test]
@@ -154,7 +162,7 @@ async fn manifests_that_can_be_read_two_ways_or_promise_too_much_are_refused() {
     let check = async |change: &dyn Fn(&mut serde_json::Value), parts: &[&str]| {
         let mut store = Store::image(false);
         store.change_manifest(change);
-        refused(store, parts).await;
+        check_rejected(store, parts).await;
     };
     check(&|m| m["manifests"] = json!([]), &["content is not that of"]).await;
     check(&|m| m["mediaType"] = "application/x".into(), &["calls itself application/x"]).await;
@@ -172,35 +180,38 @@ async fn manifests_that_can_be_read_two_ways_or_promise_too_much_are_refused() {
 #[tokio::test]
 async fn redirects_end_and_take_no_credentials_along() {
     let mut store = Store::image(false);
-    store.blobs.insert(store.large.clone(), Given::RedirectLoop);
-    refused(store, &["redirects more than 5 times"]).await;
+    store.blobs.insert(store.large.clone(), BlobResponse::RedirectLoop);
+    check_rejected(store, &["redirects more than 5 times"]).await;
     for (to, part) in [("ftp://x/y", "no web address"), ("http://203.0.113.1/", "plain text")] {
         let mut store = Store::image(false);
-        store.blobs.insert(store.large.clone(), Given::Redirect(to.into()));
-        refused(store, &[part]).await;
+        store.blobs.insert(store.large.clone(), BlobResponse::Redirect(to.into()));
+        check_rejected(store, &[part]).await;
     }
     // Storage of somebody else: another port is another server.
     let storage = Server::start(Store::image(false)).await;
     let mut store = Store::image(false);
     let large = store.large.clone();
     let elsewhere = format!("http://{}/v2/team/app/blobs/sha256:{large}", storage.address);
-    store.blobs.insert(large, Given::Redirect(elsewhere));
+    store.blobs.insert(large, BlobResponse::Redirect(elsewhere));
     store.basic = Some("Basic dTpw".into());
     let server = Server::start(store).await;
     let (_, settings) = with_login(&server);
-    fetched(&server, &settings).await.1.unwrap();
-    assert!(server.shown().iter().any(|shown| shown == "Basic dTpw"), "the registry saw it");
-    assert_eq!(storage.shown(), [""], "the storage did not");
+    fetch_image(&server, &settings).await.1.unwrap();
+    assert!(
+        server.authorizations().iter().any(|shown| shown == "Basic dTpw"),
+        "the registry saw it"
+    );
+    assert_eq!(storage.authorizations(), [""], "the storage did not");
 }
 
-fn with_login(server: &Server) -> (Reference, Settings) {
-    let (reference, settings) = quick(server);
+fn with_login(server: &Server) -> (Reference, PullConfig) {
+    let (reference, settings) = fast_config(server);
     let folder = Folder::new();
     let text = format!(r#"{{"auths": {{"{}": {{"auth": "dTpw"}}}}}}"#, server.address);
-    tree(folder.root(), &[("auth.json", &text)]);
+    write_tree(folder.root(), &[("auth.json", &text)]);
     let login = credentials::read(&folder.path("auth.json"), &reference).unwrap();
     assert!(login.is_some());
-    (reference, Settings { login, ..settings })
+    (reference, PullConfig { login, ..settings })
 }
 
 #[tokio::test]
@@ -209,12 +220,15 @@ async fn a_token_is_fetched_with_the_credentials_and_used() {
     store.token = Some(("secret-token".into(), None));
     let server = Server::start(store).await;
     let (_, settings) = with_login(&server);
-    fetched(&server, &settings).await.1.unwrap();
-    let asked = server.asked();
-    let token = asked.iter().find(|asked| asked.starts_with("/token?")).expect("asked for one");
+    fetch_image(&server, &settings).await.1.unwrap();
+    let requests = server.requests();
+    let token = requests.iter().find(|asked| asked.starts_with("/token?")).expect("asked for one");
     assert!(token.contains("service=registry") && token.contains("scope=repository%3Ateam"));
-    assert!(server.shown().contains(&"Basic dTpw".to_owned()), "to the one who gives tokens");
-    assert_eq!(asked.iter().filter(|asked| asked.starts_with("/token")).count(), 1, "and kept");
+    assert!(
+        server.authorizations().contains(&"Basic dTpw".to_owned()),
+        "to the one who gives tokens"
+    );
+    assert_eq!(requests.iter().filter(|asked| asked.starts_with("/token")).count(), 1, "and kept");
 }
 
 #[tokio::test]
@@ -226,23 +240,24 @@ async fn a_registry_cannot_have_our_credentials_sent_elsewhere() {
     store.token = Some(("secret-token".into(), Some(realm)));
     let server = Server::start(store).await;
     let (_, settings) = with_login(&server);
-    let error = fetched(&server, &settings).await.1.unwrap_err();
-    assert_eq!(other.shown(), [""], "asked for a token, as nobody");
-    let withheld = matches!(error.why, Why::Denied { credentials: Credentials::Withheld, .. });
-    assert!(withheld, "{error}");
+    let error = fetch_image(&server, &settings).await.1.unwrap_err();
+    assert_eq!(other.authorizations(), [""], "asked for a token, as nobody");
+    let is_withheld =
+        matches!(error.why, RegistryFailure::Denied { credentials: Credentials::Withheld, .. });
+    assert!(is_withheld, "{error}");
 }
 
 #[tokio::test]
 async fn who_is_denied_is_told_what_to_show() {
     let mut store = Store::image(false);
     store.basic = Some("Basic other".into());
-    refused(store, &["access is denied", "--credentials FILE"]).await;
+    check_rejected(store, &["access is denied", "--credentials FILE"]).await;
     let mut store = Store::image(false);
     store.basic = Some("Basic other".into());
     let server = Server::start(store).await;
     let (_, settings) = with_login(&server);
-    let error = fetched(&server, &settings).await.1.unwrap_err();
-    let denied = Why::Denied { detail: String::new(), credentials: Credentials::Shown };
+    let error = fetch_image(&server, &settings).await.1.unwrap_err();
+    let denied = RegistryFailure::Denied { detail: String::new(), credentials: Credentials::Shown };
     assert_eq!(std::mem::discriminant(&error.why), std::mem::discriminant(&denied), "{error}");
     assert!(error.next().contains("may read it"), "{}", error.next());
 }
@@ -251,23 +266,23 @@ async fn who_is_denied_is_told_what_to_show() {
 async fn other_hosts_are_not_spoken_to_in_plain_text_and_tls_is_checked() {
     // Nothing is sent: whoever speaks plain text on loopback has no certificate.
     let server = Server::start(Store::image(false)).await;
-    let (_, settings) = quick(&server);
+    let (_, settings) = fast_config(&server);
     let folder = Folder::new();
     let (authority, key) = server::authority();
-    tree(folder.root(), &[("ca.pem", &authority)]);
-    let tls = Settings { authority: Some(folder.path("ca.pem")), ..settings.clone() };
-    let error = fetched(&server, &tls).await.1.unwrap_err();
-    assert!(matches!(error.why, Why::Untrusted(_)), "{error}");
+    write_tree(folder.root(), &[("ca.pem", &authority)]);
+    let tls = PullConfig { authority: Some(folder.path("ca.pem")), ..settings.clone() };
+    let error = fetch_image(&server, &tls).await.1.unwrap_err();
+    assert!(matches!(error.why, RegistryFailure::Untrusted(_)), "{error}");
     assert!(error.next().contains("--ca FILE"), "{}", error.next());
     // Old registries have nothing newer than 1.2.
     let old = Server::start_tls(Store::image(false), &authority, &key, &TLS12).await;
-    fetched(&old, &tls).await.1.unwrap();
+    fetch_image(&old, &tls).await.1.unwrap();
     let secure = Server::start_tls(Store::image(false), &authority, &key, &TLS13).await;
-    fetched(&secure, &tls).await.1.unwrap();
-    let stranger = fetched(&secure, &Settings { authority: None, ..tls.clone() }).await.1;
+    fetch_image(&secure, &tls).await.1.unwrap();
+    let stranger = fetch_image(&secure, &PullConfig { authority: None, ..tls.clone() }).await.1;
     assert!(stranger.is_err());
-    let missing = Settings { authority: Some(folder.path("none.pem")), ..tls };
-    let error = fetched(&secure, &missing).await.1.unwrap_err().to_string();
+    let missing = PullConfig { authority: Some(folder.path("none.pem")), ..tls };
+    let error = fetch_image(&secure, &missing).await.1.unwrap_err().to_string();
     assert!(error.contains("none.pem"), "{error}");
 }
 
@@ -281,8 +296,8 @@ async fn layers_in_zstd_are_unpacked_and_bombs_are_not() {
         let layer = store.blob("application/vnd.oci.image.layer.v1.tar+zstd", layer);
         store.change_manifest(&|manifest| manifest["layers"] = json!([layer]));
         let server = Server::start(store).await;
-        let (_, settings) = quick(&server);
-        let (folder, fetched) = fetched(&server, &settings).await;
+        let (_, settings) = fast_config(&server);
+        let (folder, fetched) = fetch_image(&server, &settings).await;
         fetched.unwrap();
         let (layout, package) = (folder.path("layout"), folder.path("package"));
         let platform = settings.platform.as_deref();
@@ -298,21 +313,28 @@ async fn layers_in_zstd_are_unpacked_and_bombs_are_not() {
 }
 
 /// The proxy's own name and password, and as it sees them.
-const MIDDLE: (&str, &str) = ("me:word", "Basic bWU6d29yZA==");
+const PROXY_LOGIN: (&str, &str) = ("me:word", "Basic bWU6d29yZA==");
 
 /// A registry that only the proxy can find, and how to get there.
-fn behind(proxy: &Middle, folder: &Folder, authority: &str) -> (Reference, Settings) {
+fn through_proxy(proxy: &FakeProxy, folder: &Folder, authority: &str) -> (Reference, PullConfig) {
     let reference: Reference = "docker://registry.test/team/app:v1".parse().unwrap();
     let login = r#"{"auths": {"registry.test": {"auth": "dTpw"}}}"#;
-    tree(folder.root(), &[("auth.json", login), ("ca.pem", authority)]);
+    write_tree(folder.root(), &[("auth.json", login), ("ca.pem", authority)]);
     let login = credentials::read(&folder.path("auth.json"), &reference).unwrap();
-    let proxies = Proxies::all(&format!("http://{}@{}", MIDDLE.0, proxy.address), "");
-    let times = Times { backoff: Duration::from_millis(1), ..Times::default() };
+    let proxies = Proxies::all(&format!("http://{}@{}", PROXY_LOGIN.0, proxy.address), "");
+    let times = Timeouts { backoff: Duration::from_millis(1), ..Timeouts::default() };
     let limits = Limits { entries: 1000, bytes: 8 << 20, disk: 16 << 20 };
     let platform = Some("linux/amd64".into());
     let authority = Some(folder.path("ca.pem"));
-    let settings =
-        Settings { platform, login, authority, proxies, limits, times, ..Settings::default() };
+    let settings = PullConfig {
+        platform,
+        login,
+        authority,
+        proxies,
+        limits,
+        timeouts: times,
+        ..PullConfig::default()
+    };
     (reference, settings)
 }
 
@@ -323,17 +345,20 @@ async fn a_proxy_is_gone_through_and_reads_nothing_of_ours() {
     let mut store = Store::image(false);
     store.basic = Some("Basic dTpw".into());
     let secure = Server::start_tls(store, &authority, &key, &TLS13).await;
-    let proxy = Middle::start(secure.address, MIDDLE.1).await;
-    let (reference, settings) = behind(&proxy, &folder, &authority);
+    let proxy = FakeProxy::start(secure.address, PROXY_LOGIN.1).await;
+    let (reference, settings) = through_proxy(&proxy, &folder, &authority);
     fetch(&reference, &folder.path("layout"), &settings, &()).await.unwrap();
-    assert!(secure.shown().contains(&"Basic dTpw".to_owned()), "the registry saw who we are");
+    assert!(
+        secure.authorizations().contains(&"Basic dTpw".to_owned()),
+        "the registry saw who we are"
+    );
     for head in proxy.heads() {
         assert!(head.starts_with("CONNECT registry.test:443 HTTP/1.1\r\n"), "{head}");
-        assert!(head.contains(MIDDLE.1) && !head.contains("dTpw"), "{head}");
+        assert!(head.contains(PROXY_LOGIN.1) && !head.contains("dTpw"), "{head}");
     }
     // Who does not let us through is named, and what the registry would have seen stays here.
-    let strict = Middle::start(secure.address, "Basic other").await;
-    let (_, settings) = behind(&strict, &folder, &authority);
+    let strict = FakeProxy::start(secure.address, "Basic other").await;
+    let (_, settings) = through_proxy(&strict, &folder, &authority);
     let error = fetch(&reference, &folder.path("again"), &settings, &()).await.unwrap_err();
     let named = format!("the proxy {}: it answers 407", strict.address);
     assert!(error.to_string().contains(&named), "{error}");
@@ -343,9 +368,9 @@ async fn a_proxy_is_gone_through_and_reads_nothing_of_ours() {
 async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
     let folder = Folder::new();
     let server = Server::start(Store::image(false)).await;
-    let proxy = Middle::start(server.address, MIDDLE.1).await;
-    let (reference, settings) = behind(&proxy, &folder, &server::authority().0);
-    let plain = Settings { insecure_http: true, authority: None, ..settings };
+    let proxy = FakeProxy::start(server.address, PROXY_LOGIN.1).await;
+    let (reference, settings) = through_proxy(&proxy, &folder, &server::authority().0);
+    let plain = PullConfig { insecure_http: true, authority: None, ..settings };
     fetch(&reference, &folder.path("layout"), &plain, &()).await.unwrap();
     let heads = proxy.heads();
     assert!(
@@ -356,11 +381,11 @@ async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
     let mut store = Store::image(false);
     store.token = Some(("secret-token".into(), Some("http://registry.test/token".into())));
     let server = Server::start(store).await;
-    let proxy = Middle::start(server.address, MIDDLE.1).await;
-    let (_, settings) = behind(&proxy, &folder, &server::authority().0);
-    let plain = Settings { insecure_http: true, authority: None, login: None, ..settings };
+    let proxy = FakeProxy::start(server.address, PROXY_LOGIN.1).await;
+    let (_, settings) = through_proxy(&proxy, &folder, &server::authority().0);
+    let plain = PullConfig { insecure_http: true, authority: None, login: None, ..settings };
     let error = fetch(&reference, &folder.path("again"), &plain, &()).await.unwrap_err();
-    assert!(matches!(error.why, Why::PlainCredentials { .. }), "{error}");
+    assert!(matches!(error.why, RegistryFailure::PlainCredentials { .. }), "{error}");
     assert!(!proxy.heads().concat().contains("secret-token"));
 }
 
@@ -368,11 +393,11 @@ async fn plain_text_goes_through_a_proxy_without_credentials_alone() {
 async fn a_proxy_is_for_those_whom_the_environment_names() {
     // Nobody listens there; loopback does not go through it.
     let server = Server::start(Store::image(false)).await;
-    let (_, settings) = quick(&server);
-    let none = Settings { proxies: Proxies::all("http://127.0.0.1:1", ""), ..settings };
-    fetched(&server, &none).await.1.unwrap();
+    let (_, settings) = fast_config(&server);
+    let none = PullConfig { proxies: Proxies::all("http://127.0.0.1:1", ""), ..settings };
+    fetch_image(&server, &none).await.1.unwrap();
     let of = |proxy: &str, except: &str, to: &str| {
-        Proxies::all(proxy, except).of(&Address::parse(to).unwrap())
+        Proxies::all(proxy, except).proxy_for(&Address::parse(to).unwrap())
     };
     let to = "https://registry.test/v2/";
     for (except, is_used) in [("", true), ("other.test", true), ("*", false), (".test", false)] {

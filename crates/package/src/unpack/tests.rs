@@ -4,7 +4,7 @@
 use super::*;
 use crate::build::build;
 use crate::head::plain_header;
-use crate::testing::{Folder, names, tree};
+use crate::testing::{Folder, list_names, write_tree};
 use cellwright_identity::secret::sha256;
 use proptest::prelude::*;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -40,10 +40,10 @@ fn package(members: Vec<Raw>) -> Vec<u8> {
         body.resize(body.len().next_multiple_of(512), 0);
     }
     body.resize(body.len() + 1024, 0);
-    around(&body)
+    with_head(&body)
 }
 
-fn around(body: &[u8]) -> Vec<u8> {
+fn with_head(body: &[u8]) -> Vec<u8> {
     let chunks: Vec<[u8; 32]> =
         body.chunks(crate::head::CHUNK_BYTES as usize).map(sha256).collect();
     let mut whole = Head::render(&chunks, body.len() as u64).unwrap();
@@ -57,21 +57,21 @@ fn unpacked(bytes: &[u8], into: &Path) -> Result<Unpacked, PackageError> {
 }
 
 /// The package is refused with this, and nothing is left of the attempt.
-fn refused(members: Vec<Raw>, expected: &str) {
-    let place = Folder::new();
-    fs::write(place.path("victim"), "untouched").unwrap();
-    let error = unpacked(&package(members), &place.path("into")).unwrap_err().to_string();
+fn check_rejected(members: Vec<Raw>, expected: &str) {
+    let dir = Folder::new();
+    fs::write(dir.path("victim"), "untouched").unwrap();
+    let error = unpacked(&package(members), &dir.path("into")).unwrap_err().to_string();
     assert!(error.contains(expected), "{expected}: {error}");
-    assert_eq!(place.list(), ["victim"], "{expected}");
-    assert_eq!(fs::read_to_string(place.path("victim")).unwrap(), "untouched", "{expected}");
+    assert_eq!(dir.list(), ["victim"], "{expected}");
+    assert_eq!(fs::read_to_string(dir.path("victim")).unwrap(), "untouched", "{expected}");
 }
 
 #[test]
 fn what_was_built_comes_back() {
-    let place = Folder::new();
-    let from = place.path("from");
+    let dir = Folder::new();
+    let from = dir.path("from");
     let deep = format!("{}/{}", "d".repeat(200), "n".repeat(200));
-    tree(&from, &[("bin/run", "#!/bin/sh\n"), (&deep, "deep"), ("empty", "")]);
+    write_tree(&from, &[("bin/run", "#!/bin/sh\n"), (&deep, "deep"), ("empty", "")]);
     fs::create_dir(from.join("nothing")).unwrap();
     fs::set_permissions(from.join("bin/run"), fs::Permissions::from_mode(0o700)).unwrap();
     symlink("../empty", from.join("bin/link")).unwrap();
@@ -79,9 +79,9 @@ fn what_was_built_comes_back() {
     symlink(&far, from.join("far")).unwrap();
     let big: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
     fs::write(from.join("big"), &big).unwrap();
-    let built = build(&from, &place.path("p")).unwrap();
-    let into = place.path("into");
-    let open = || File::open(place.path("p")).unwrap();
+    let built = build(&from, &dir.path("p")).unwrap();
+    let into = dir.path("into");
+    let open = || File::open(dir.path("p")).unwrap();
     let done = unpack(open(), built.bytes, &into, Limits::default(), Some(built.digest)).unwrap();
     assert_eq!((done.digest, done.entries), (built.digest, built.entries));
     assert_eq!(done.bytes, built.content);
@@ -90,8 +90,8 @@ fn what_was_built_comes_back() {
     assert_eq!(fs::read_link(into.join("bin/link")).unwrap(), Path::new("../empty"));
     assert_eq!(fs::read_link(into.join("far")).unwrap(), Path::new(&far));
     assert_eq!(fs::metadata(into.join("bin/run")).unwrap().mode() & 0o7777, 0o755);
-    assert_eq!(names(&into.join("nothing")), Vec::<String>::new());
-    let again = build(&into, &place.path("q")).unwrap();
+    assert_eq!(list_names(&into.join("nothing")), Vec::<String>::new());
+    let again = build(&into, &dir.path("q")).unwrap();
     assert_eq!(again.digest, built.digest);
     let (digest, listed) = list(open(), built.bytes, Limits::default()).unwrap();
     assert_eq!((digest, listed.len() as u64), (built.digest, built.entries));
@@ -101,11 +101,11 @@ fn what_was_built_comes_back() {
 
 #[test]
 fn what_everybody_may_write_in_an_image_nobody_else_may_write_here() {
-    let place = Folder::new();
+    let dir = Folder::new();
     let (mut shared, mut program) = (folder("tmp"), file("tmp/run", b"x"));
     shared.0.set_mode(0o1777);
     program.0.set_mode(0o777);
-    let into = place.path("into");
+    let into = dir.path("into");
     unpacked(&package(vec![shared, program]), &into).unwrap();
     let mode = |path: &str| fs::metadata(into.join(path)).unwrap().mode() & 0o7777;
     assert_eq!((mode("tmp"), mode("tmp/run")), (0o1755, 0o755));
@@ -115,7 +115,7 @@ fn what_everybody_may_write_in_an_image_nobody_else_may_write_here() {
 fn many_empty_entries_take_more_than_their_bytes() {
     let mut many: Vec<Raw> = (0..48).map(|n| folder(&format!("d{n:02}"))).collect();
     many.push(file("z", &[1; 20_000]));
-    refused(many, "the package has 217088 bytes on disk; allowed: at most 212992");
+    check_rejected(many, "the package has 217088 bytes on disk; allowed: at most 212992");
 }
 
 #[test]
@@ -127,44 +127,44 @@ fn paths_that_lead_out_are_refused() {
             "a//b" => "empty part",
             _ => "a part . or ..",
         };
-        refused(vec![folder("a"), file(path, b"x")], rule);
+        check_rejected(vec![folder("a"), file(path, b"x")], rule);
     }
     let mut not_text = file("a", b"");
     not_text.0.as_ustar_mut().unwrap().name[1] = 0xff;
-    refused(vec![not_text], "not UTF-8");
-    refused(vec![file("a/b", b"x")], "a folder that is missing");
+    check_rejected(vec![not_text], "not UTF-8");
+    check_rejected(vec![file("a/b", b"x")], "a folder that is missing");
 }
 
 #[test]
 fn links_that_lead_out_are_refused_and_none_is_followed() {
     let link = |path: &str, to: &str| raw(EntryType::Symlink, path, to, b"");
-    refused(vec![link("a", "/etc")], "starts at the root");
-    refused(vec![link("a", "../victim")], "above the package's root");
-    refused(vec![folder("d"), link("d/a", "../../victim")], "above the package's root");
-    refused(vec![link("s", "."), link("a", "s/../victim")], ".. after a name");
-    refused(vec![folder("d"), link("l", "d"), file("l/x", b"x")], "in a link");
-    refused(vec![link("l", "victim"), file("l", b"x")], "there twice");
-    refused(vec![link("l", "l"), file("l/x", b"x")], "in a link");
-    refused(vec![file("f", b""), file("f/x", b"x")], "in a file");
-    refused(vec![link("a", "")], "target is empty");
+    check_rejected(vec![link("a", "/etc")], "starts at the root");
+    check_rejected(vec![link("a", "../victim")], "above the package's root");
+    check_rejected(vec![folder("d"), link("d/a", "../../victim")], "above the package's root");
+    check_rejected(vec![link("s", "."), link("a", "s/../victim")], ".. after a name");
+    check_rejected(vec![folder("d"), link("l", "d"), file("l/x", b"x")], "in a link");
+    check_rejected(vec![link("l", "victim"), file("l", b"x")], "there twice");
+    check_rejected(vec![link("l", "l"), file("l/x", b"x")], "in a link");
+    check_rejected(vec![file("f", b""), file("f/x", b"x")], "in a file");
+    check_rejected(vec![link("a", "")], "target is empty");
 }
 
 #[test]
 fn hard_links_name_earlier_files_only() {
     let link = |path: &str, to: &str| raw(EntryType::Link, path, to, b"");
     let names_earlier = "names an earlier file";
-    refused(vec![link("a", "/etc/passwd")], "starts at the root");
-    refused(vec![link("a", "../victim")], "a part . or ..");
-    refused(vec![link("a", "b"), file("b", b"")], names_earlier);
-    refused(vec![link("a", "a")], names_earlier);
+    check_rejected(vec![link("a", "/etc/passwd")], "starts at the root");
+    check_rejected(vec![link("a", "../victim")], "a part . or ..");
+    check_rejected(vec![link("a", "b"), file("b", b"")], names_earlier);
+    check_rejected(vec![link("a", "a")], names_earlier);
     let symbolic = raw(EntryType::Symlink, "d/l", "../x", b"");
-    refused(vec![folder("d"), symbolic, link("h", "d/l")], names_earlier);
-    refused(vec![folder("d"), link("h", "d")], names_earlier);
-    let place = Folder::new();
+    check_rejected(vec![folder("d"), symbolic, link("h", "d/l")], names_earlier);
+    check_rejected(vec![folder("d"), link("h", "d")], names_earlier);
+    let dir = Folder::new();
     let fine = package(vec![folder("d"), file("d/f", b"one"), link("h", "d/f")]);
-    let done = unpacked(&fine, &place.path("into")).unwrap();
+    let done = unpacked(&fine, &dir.path("into")).unwrap();
     assert_eq!((done.entries, done.bytes), (3, 3));
-    let inode = |name: &str| fs::metadata(place.path("into").join(name)).unwrap().ino();
+    let inode = |name: &str| fs::metadata(dir.path("into").join(name)).unwrap().ino();
     assert_eq!(inode("h"), inode("d/f"));
 }
 
@@ -178,46 +178,46 @@ fn devices_pipes_and_other_kinds_are_refused() {
         (EntryType::Continuous, "a contiguous file"),
         (EntryType::new(b'Z'), "of an unknown kind"),
     ] {
-        refused(vec![raw(kind, "x", "", b"")], words);
+        check_rejected(vec![raw(kind, "x", "", b"")], words);
     }
     let mut owner_root = file("x", b"");
     owner_root.0.set_mode(0o4755);
-    refused(vec![owner_root], "mode 4755");
+    check_rejected(vec![owner_root], "mode 4755");
     let mut shut = folder("x");
     shut.0.set_mode(0o555);
-    refused(vec![shut], "mode 555");
-    refused(vec![raw(EntryType::Directory, "x", "", b"bytes")], "is no file");
+    check_rejected(vec![shut], "mode 555");
+    check_rejected(vec![raw(EntryType::Directory, "x", "", b"bytes")], "is no file");
 }
 
 #[test]
 fn sizes_and_counts_are_claims_until_they_are_seen() {
     let many = (0..51).map(|n| file(&format!("f{n:03}"), b"")).collect();
-    refused(many, "51 entries; allowed: at most 50");
+    check_rejected(many, "51 entries; allowed: at most 50");
     let large = vec![0; 1 << 15];
     let three = ["a", "b", "c"].map(|path| file(path, &large)).into();
-    refused(three, "98304 bytes unpacked; allowed: at most 65536");
+    check_rejected(three, "98304 bytes unpacked; allowed: at most 65536");
     let mut huge = file("a", b"short");
     huge.0.set_size(1 << 50);
-    refused(vec![huge], "bytes unpacked; allowed");
+    check_rejected(vec![huge], "bytes unpacked; allowed");
     let mut cut = file("a", b"short");
     cut.0.set_size(60_000);
-    refused(vec![cut], "cannot be read");
+    check_rejected(vec![cut], "cannot be read");
     let mut name = raw(EntryType::GNULongName, "x", "", b"");
     name.0.set_size(1 << 40);
-    refused(vec![name], "bytes of extended header; allowed");
+    check_rejected(vec![name], "bytes of extended header; allowed");
     let extended = |record: &[u8]| raw(EntryType::XHeader, "x", "", record);
-    refused(vec![extended(b"18 path=../victim\n"), file("a", b"")], "a part . or ..");
-    refused(vec![extended(b"12 size=99\n\n"), file("a", b"x")], "");
-    refused(vec![extended(b"11 size=99\n"), file("a", b"x")], "different lengths");
+    check_rejected(vec![extended(b"18 path=../victim\n"), file("a", b"")], "a part . or ..");
+    check_rejected(vec![extended(b"12 size=99\n\n"), file("a", b"x")], "");
+    check_rejected(vec![extended(b"11 size=99\n"), file("a", b"x")], "different lengths");
     let long_name = raw(EntryType::GNULongName, "x", "", b"/etc/passwd\0");
-    refused(vec![long_name, file("a", b"")], "starts at the root");
+    check_rejected(vec![long_name, file("a", b"")], "starts at the root");
 }
 
 #[test]
 fn damage_is_found_before_a_byte_is_used() {
-    let place = Folder::new();
+    let dir = Folder::new();
     let good = package(vec![file("a", b"content")]);
-    let into = place.path("into");
+    let into = dir.path("into");
     for at in [good.len() - 2000, good.len() - 1] {
         let mut bad = good.clone();
         bad[at] ^= 1;
@@ -233,7 +233,7 @@ fn damage_is_found_before_a_byte_is_used() {
     let mut more = good.clone();
     more.push(0);
     assert!(unpacked(&more, &into).is_err());
-    assert_eq!(place.list(), Vec::<String>::new());
+    assert_eq!(dir.list(), Vec::<String>::new());
     unpacked(&good, &into).unwrap();
     assert_eq!(fs::read(into.join("a")).unwrap(), b"content");
 }
@@ -253,29 +253,29 @@ proptest! {
         picks in prop::collection::vec(
             (0..KINDS.len(), 0..NAMES.len(), 0..NAMES.len(), 0..9_u8), 0..8)
     ) {
-        let place = Folder::new();
-        fs::write(place.path("v"), "untouched").unwrap();
+        let dir = Folder::new();
+        fs::write(dir.path("v"), "untouched").unwrap();
         let members = picks.iter().map(|(kind, path, link, size)| {
             let content = vec![b'x'; usize::from(*size) * usize::from(*kind == 0)];
             raw(EntryType::new(KINDS[*kind]), NAMES[*path], NAMES[*link], &content)
         });
-        let result = unpacked(&package(members.collect()), &place.path("into"));
-        let left = place.list();
+        let result = unpacked(&package(members.collect()), &dir.path("into"));
+        let left = dir.list();
         prop_assert_eq!(&left[left.len() - 1], "v");
         prop_assert_eq!(left.len(), if result.is_ok() { 2 } else { 1 });
-        prop_assert_eq!(fs::read_to_string(place.path("v")).unwrap(), "untouched");
+        prop_assert_eq!(fs::read_to_string(dir.path("v")).unwrap(), "untouched");
         if result.is_ok() {
-            prop_assert!(stays_inside(&place.path("into")));
+            prop_assert!(stays_inside(&dir.path("into")));
         }
     }
 
     /// Bytes that are no archive at all end in an error, not in a panic.
     #[test]
     fn noise_is_refused(noise in prop::collection::vec(any::<u8>(), 0..4096), framed: bool) {
-        let place = Folder::new();
-        let bytes = if framed { around(&noise) } else { noise };
-        let fine = unpacked(&bytes, &place.path("into")).is_ok();
-        prop_assert_eq!(place.list().len(), usize::from(fine));
+        let dir = Folder::new();
+        let bytes = if framed { with_head(&noise) } else { noise };
+        let fine = unpacked(&bytes, &dir.path("into")).is_ok();
+        prop_assert_eq!(dir.list().len(), usize::from(fine));
     }
 }
 

@@ -1,20 +1,20 @@
 //! How an explanation calls machines and tasks. The board knows rows, people know names; whoever
 //! asks for an explanation says where names come from.
 
-use crate::board::Board;
+use crate::cluster_snapshot::ClusterSnapshot;
 use cellwright_cell::State;
 use cellwright_cell::id::{MachineId, TaskId};
 use serde::Serialize;
 
 /// Where names come from.
-pub trait Names {
+pub trait NameResolver {
     fn machine(&self, id: MachineId) -> String;
     /// `user/job/index`, as far as it is known.
     fn task(&self, id: TaskId) -> String;
 }
 
 /// The names in the cell's own state.
-impl Names for State {
+impl NameResolver for State {
     fn machine(&self, id: MachineId) -> String {
         let row = self.machines().get(id);
         row.map_or_else(|| format!("machine#{}", id.0), |row| row.spec.name.to_string())
@@ -27,9 +27,9 @@ impl Names for State {
 
 /// What a board alone can say: machines by number, tasks by job and index.
 #[derive(Clone, Copy, Debug)]
-pub struct BoardNames<'a>(pub &'a Board);
+pub struct SnapshotNames<'a>(pub &'a ClusterSnapshot);
 
-impl Names for BoardNames<'_> {
+impl NameResolver for SnapshotNames<'_> {
     fn machine(&self, id: MachineId) -> String {
         format!("machine#{}", id.0)
     }
@@ -55,10 +55,10 @@ pub struct TaskRef {
     pub name: String,
 }
 
-pub(crate) fn machine(names: &dyn Names, id: MachineId) -> MachineRef {
+pub(crate) fn machine_ref(names: &dyn NameResolver, id: MachineId) -> MachineRef {
     MachineRef { id, name: names.machine(id) }
 }
 
-pub(crate) fn task(names: &dyn Names, id: TaskId) -> TaskRef {
+pub(crate) fn task_ref(names: &dyn NameResolver, id: TaskId) -> TaskRef {
     TaskRef { id, name: names.task(id) }
 }

@@ -2,23 +2,23 @@
 //! each single change of the request would come. Tallies of consecutive ranges of machines add up
 //! to the tally of all, in any grouping, so the walk can be divided.
 
-use super::verdict::{Asked, Demand, Verdict};
-use super::victims::Candidates;
-use crate::board::machines::Status;
+use super::evaluation::{PreparedClass, Requirement, TargetEvaluation};
+use super::victims::EvictionCandidates;
 use crate::class::Class;
-use crate::feasible::{self, Spot};
+use crate::cluster_snapshot::machines::SchedulableStatus;
+use crate::feasible::{self, PlacementTarget};
 use cellwright_cell::device::DeviceRequest;
 use cellwright_cell::id::{MachineId, TaskId};
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::spec::SpreadLimit;
 use std::ops::Range;
 
 /// Port holders named per reason.
-const HOLDERS_NAMED: usize = 5;
+const MAX_NAMED_HOLDERS: usize = 5;
 
-/// What a reason is about, in precedence order of [`Misfit`].
+/// What a reason is about, in precedence order of [`InfeasibleReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
+pub(super) enum ReasonSubject {
     Down,
     Draining,
     Constraint(u32),
@@ -36,31 +36,31 @@ pub(super) enum Subject {
     Named(u32),
     Full,
     Resource(u8),
-    Short,
+    UnderPressure,
     Fits,
 }
 
 /// A place and how much of something is there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Most {
+pub(super) struct LargestAmount {
     pub amount: u64,
     pub machine: MachineId,
     pub alloc: Option<TaskId>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub subject: Subject,
+pub(super) struct ReasonGroup {
+    pub subject: ReasonSubject,
     pub machines: u32,
     /// The most of what is short that any machine of the group has.
-    pub most: Option<Most>,
+    pub largest: Option<LargestAmount>,
     /// Who holds the port, and where.
     pub holders: Vec<(TaskId, MachineId)>,
 }
 
 /// A single change of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Lever {
+pub(super) enum ChangeKind {
     Resource(u8),
     Ports,
     Named(u32),
@@ -76,14 +76,14 @@ pub(super) enum Lever {
 
 /// How far a lever has to be pulled, at best.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offer {
-    pub lever: Lever,
+pub(super) struct PossibleChange {
+    pub kind: ChangeKind,
     /// Nearness: larger is nearer to what was asked.
-    pub best: Most,
+    pub best: LargestAmount,
     /// Machines that offer the best.
-    pub at_best: u32,
+    pub machines_at_best: u32,
     /// Machines that offer anything.
-    pub all: u32,
+    pub machines: u32,
     /// The machines counted last: one with several fitting allocs counts once.
     last: MachineId,
     last_at_best: MachineId,
@@ -91,7 +91,7 @@ pub(super) struct Offer {
 
 /// Two dimensions of room lowered together.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
+pub(super) struct DimensionPair {
     /// Sum of the two relative changes, in thousandths.
     pub permille: u32,
     pub machine: MachineId,
@@ -101,253 +101,328 @@ pub(super) struct Pair {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
-    pub groups: Vec<Group>,
-    pub offers: Vec<Offer>,
-    pub pair: Option<Pair>,
+    pub groups: Vec<ReasonGroup>,
+    pub changes: Vec<PossibleChange>,
+    pub pair: Option<DimensionPair>,
     /// Machines that would take the task if they were empty.
     pub when_empty: u32,
     /// Of them, those on which spread limits stand against it now.
     pub kept_apart: u32,
     /// Machines that drain or are down and would take the task if they were open and empty.
     pub once_open: u32,
-    pub candidates: Candidates,
+    pub candidates: EvictionCandidates,
 }
 
 /// What stands for "dropped": nearness of changes that are all or nothing.
 const DROPPED: u64 = 1;
 
 /// Nearness of a raised spread limit; smaller limits are nearer.
-pub(super) fn raised(at_least: u64) -> u64 {
+pub(super) fn spread_nearness(at_least: u64) -> u64 {
     u64::MAX - at_least
 }
 
 impl Tally {
     /// Looks at every machine with a slot in `range`.
-    pub fn walk(asked: &Asked<'_>, range: Range<usize>) -> Tally {
+    pub fn walk(prepared: &PreparedClass<'_>, range: Range<usize>) -> Tally {
         let mut tally = Tally::default();
         for m in range {
-            if asked.board.machines.status[m] != Status::Gone {
-                tally.look(asked, MachineId(m as u32));
+            if prepared.snapshot.machines.status[m] != SchedulableStatus::Gone {
+                tally.add_machine(prepared, MachineId(m as u32));
             }
         }
         tally
     }
 
-    fn look(&mut self, asked: &Asked<'_>, machine: MachineId) {
+    fn add_machine(&mut self, prepared: &PreparedClass<'_>, machine: MachineId) {
         // Of several allocs on a machine the one that comes furthest speaks for it.
-        let mut furthest: Option<(Subject, Spot<'static>, Verdict)> = None;
+        let mut furthest: Option<(ReasonSubject, PlacementTarget<'static>, TargetEvaluation)> =
+            None;
         let (mut empty, mut apart, mut once_open) = (false, false, false);
-        asked.places(machine, |spot| {
-            let verdict = asked.judge(&spot);
-            let subject = first(asked, &verdict);
-            self.offer_changes(asked, &spot, &verdict);
-            if verdict.curable() && asked.fits_empty(&spot) {
+        prepared.for_each_target(machine, |target| {
+            let evaluation = prepared.evaluate(&target);
+            let subject = first_subject(prepared, &evaluation);
+            self.record_changes(prepared, &target, &evaluation);
+            if evaluation.is_resolvable() && prepared.fits_empty(&target) {
                 empty = true;
-                if subject != Subject::Fits {
-                    self.candidates.consider(asked, &spot);
+                if subject != ReasonSubject::Fits {
+                    self.candidates.consider(prepared, &target);
                 }
             }
-            apart |= verdict.curable_but_for_spread()
-                && asked.spread_holds_empty(&spot)
-                && asked.fits_empty(&spot);
-            once_open |= verdict.curable_once_open()
-                && asked.spread_holds_empty(&spot)
-                && asked.fits_empty(&spot);
+            apart |= evaluation.is_resolvable_but_for_spread()
+                && prepared.spread_fits_empty(&target)
+                && prepared.fits_empty(&target);
+            once_open |= evaluation.is_resolvable_once_open()
+                && prepared.spread_fits_empty(&target)
+                && prepared.fits_empty(&target);
             if furthest.as_ref().is_none_or(|(known, ..)| subject > *known) {
-                furthest = Some((subject, spot, verdict));
+                furthest = Some((subject, target, evaluation));
             }
         });
         self.when_empty += u32::from(empty || apart);
         self.kept_apart += u32::from(apart && !empty);
         self.once_open += u32::from(once_open);
-        if let Some((subject, spot, verdict)) = furthest {
-            self.count(asked, subject, &spot, &verdict);
+        if let Some((subject, target, evaluation)) = furthest {
+            self.count_reason(prepared, subject, &target, &evaluation);
         }
     }
 
-    fn count(&mut self, asked: &Asked<'_>, subject: Subject, spot: &Spot<'_>, verdict: &Verdict) {
+    fn count_reason(
+        &mut self,
+        prepared: &PreparedClass<'_>,
+        subject: ReasonSubject,
+        target: &PlacementTarget<'_>,
+        evaluation: &TargetEvaluation,
+    ) {
         let at = self.groups.iter().position(|g| g.subject == subject).unwrap_or_else(|| {
-            self.groups.push(Group { subject, machines: 0, most: None, holders: vec![] });
+            self.groups.push(ReasonGroup { subject, machines: 0, largest: None, holders: vec![] });
             self.groups.len() - 1
         });
         let group = &mut self.groups[at];
         group.machines += 1;
-        let amount = match (subject, verdict.others.first()) {
-            (Subject::Resource(d), _) => asked.most_of(&asked.room(spot), usize::from(d)),
-            (Subject::DynamicPorts, Some(Misfit::DynamicPorts { available, .. }))
-            | (Subject::Device(_), Some(Misfit::Device { available, .. })) => u64::from(*available),
-            (Subject::Named(_), Some(Misfit::Named { available, .. })) => *available,
-            (Subject::StaticPort(_), Some(Misfit::StaticPort { holder: Some(holder), .. })) => {
-                if group.holders.len() < HOLDERS_NAMED {
-                    group.holders.push((*holder, spot.machine));
+        let amount = match (subject, evaluation.others.first()) {
+            (ReasonSubject::Resource(d), _) => {
+                prepared.max_requestable(&prepared.room(target), usize::from(d))
+            }
+            (
+                ReasonSubject::DynamicPorts,
+                Some(InfeasibleReason::DynamicPorts { available, .. }),
+            )
+            | (ReasonSubject::Device(_), Some(InfeasibleReason::Device { available, .. })) => {
+                u64::from(*available)
+            }
+            (ReasonSubject::Named(_), Some(InfeasibleReason::Named { available, .. })) => {
+                *available
+            }
+            (
+                ReasonSubject::StaticPort(_),
+                Some(InfeasibleReason::StaticPort { holder: Some(holder), .. }),
+            ) => {
+                if group.holders.len() < MAX_NAMED_HOLDERS {
+                    group.holders.push((*holder, target.machine));
                 }
                 return;
             }
             _ => return,
         };
-        if group.most.is_none_or(|most| amount > most.amount) {
-            group.most = Some(Most { amount, machine: spot.machine, alloc: spot.alloc });
+        if group.largest.is_none_or(|most| amount > most.amount) {
+            group.largest =
+                Some(LargestAmount { amount, machine: target.machine, alloc: target.alloc });
         }
     }
 
     /// Notes every change of one thing that would let the task in here.
-    fn offer_changes(&mut self, asked: &Asked<'_>, spot: &Spot<'_>, verdict: &Verdict) {
-        match (verdict.failures(), verdict.others.as_slice()) {
-            (1, [misfit]) => self.offer_other(asked, spot, misfit),
-            (1, _) if verdict.room != 0 => {
-                let d = verdict.room.trailing_zeros() as u8;
-                let most = asked.most_of(&asked.room(spot), usize::from(d));
-                self.offer(Lever::Resource(d), most, spot);
+    fn record_changes(
+        &mut self,
+        prepared: &PreparedClass<'_>,
+        target: &PlacementTarget<'_>,
+        evaluation: &TargetEvaluation,
+    ) {
+        match (evaluation.failures(), evaluation.others.as_slice()) {
+            (1, [infeasible_reason]) => {
+                self.record_other_change(prepared, target, infeasible_reason)
+            }
+            (1, _) if evaluation.room_dimensions != 0 => {
+                let d = evaluation.room_dimensions.trailing_zeros() as u8;
+                let available = prepared.max_requestable(&prepared.room(target), usize::from(d));
+                self.record_change(ChangeKind::Resource(d), available, target);
             }
             (1, _) => {
-                let lever = match asked.demand(verdict.constraints.trailing_zeros()) {
-                    Demand::Constraint(position) => Lever::Constraint(position),
-                    Demand::Volume(position) => Lever::Volume(position),
+                let kind = match prepared.requirement(evaluation.constraints.trailing_zeros()) {
+                    Requirement::Constraint(position) => ChangeKind::Constraint(position),
+                    Requirement::Volume(position) => ChangeKind::Volume(position),
                 };
-                self.offer(lever, DROPPED, spot);
+                self.record_change(kind, DROPPED, target);
             }
-            (2, []) if verdict.constraints == 0 => self.offer_pair(asked, spot, verdict.room),
-            (2, [Misfit::StaticPort { port, .. }, Misfit::DynamicPorts { .. }]) => {
+            (2, []) if evaluation.constraints == 0 => {
+                self.record_pair(prepared, target, evaluation.room_dimensions)
+            }
+            (
+                2,
+                [InfeasibleReason::StaticPort { port, .. }, InfeasibleReason::DynamicPorts { .. }],
+            ) => {
                 // Without its clash the static port gives back its place in the range, too.
-                let mut class = asked.class.clone();
+                let mut class = prepared.class.clone();
                 class.request.static_ports.retain(|p| p != port);
-                if feasible::first(asked.board, &class, spot).is_none() {
-                    self.offer(Lever::StaticPort(*port), DROPPED, spot);
+                if feasible::first_reason(prepared.snapshot, &class, target).is_none() {
+                    self.record_change(ChangeKind::StaticPort(*port), DROPPED, target);
                 }
             }
             _ => {}
         }
     }
 
-    fn offer_other(&mut self, asked: &Asked<'_>, spot: &Spot<'_>, misfit: &Misfit) {
-        match misfit {
-            Misfit::MachineDown => self.offer(Lever::Down, DROPPED, spot),
-            Misfit::MachineDraining => self.offer(Lever::Draining, DROPPED, spot),
-            Misfit::Spread { domain, .. } => {
-                let held =
-                    feasible::in_domain(asked.board, asked.class, spot.machine.slot(), *domain);
-                let Subject::Spread(position) = subject_of(asked, misfit) else { return };
-                self.offer(Lever::Spread(position), raised(u64::from(held) + 1), spot);
+    fn record_other_change(
+        &mut self,
+        prepared: &PreparedClass<'_>,
+        target: &PlacementTarget<'_>,
+        infeasible_reason: &InfeasibleReason,
+    ) {
+        match infeasible_reason {
+            InfeasibleReason::MachineDown => self.record_change(ChangeKind::Down, DROPPED, target),
+            InfeasibleReason::MachineDraining => {
+                self.record_change(ChangeKind::Draining, DROPPED, target)
             }
-            Misfit::StaticPort { port, .. } => self.offer(Lever::StaticPort(*port), DROPPED, spot),
-            Misfit::DynamicPorts { asked: ports, available } => {
-                self.offer(Lever::Ports, u64::from(*available), spot);
+            InfeasibleReason::Spread { domain, .. } => {
+                let held = feasible::tasks_in_domain(
+                    prepared.snapshot,
+                    prepared.class,
+                    target.machine.slot(),
+                    *domain,
+                );
+                let ReasonSubject::Spread(position) = subject_of(prepared, infeasible_reason)
+                else {
+                    return;
+                };
+                self.record_change(
+                    ChangeKind::Spread(position),
+                    spread_nearness(u64::from(held) + 1),
+                    target,
+                );
+            }
+            InfeasibleReason::StaticPort { port, .. } => {
+                self.record_change(ChangeKind::StaticPort(*port), DROPPED, target)
+            }
+            InfeasibleReason::DynamicPorts { asked: ports, available } => {
+                self.record_change(ChangeKind::Ports, u64::from(*available), target);
                 // A static port inside the range also takes the place of a chosen one.
-                let range = asked.board.machines.ports[spot.machine.slot()].range;
+                let range = prepared.snapshot.machines.ports[target.machine.slot()].range;
                 let inside =
-                    asked.class.request.static_ports.iter().filter(|p| range.contains(**p));
+                    prepared.class.request.static_ports.iter().filter(|p| range.contains(**p));
                 for port in inside.filter(|_| *ports == available + 1) {
-                    self.offer(Lever::StaticPort(*port), DROPPED, spot);
+                    self.record_change(ChangeKind::StaticPort(*port), DROPPED, target);
                 }
             }
-            Misfit::Device { .. } => self.offer_devices(asked, spot),
-            Misfit::Named { available, .. } => {
-                let Subject::Named(position) = subject_of(asked, misfit) else { return };
-                self.offer(Lever::Named(position), *available, spot);
+            InfeasibleReason::Device { .. } => self.record_device_changes(prepared, target),
+            InfeasibleReason::Named { available, .. } => {
+                let ReasonSubject::Named(position) = subject_of(prepared, infeasible_reason) else {
+                    return;
+                };
+                self.record_change(ChangeKind::Named(position), *available, target);
             }
-            Misfit::Constraint { .. }
-            | Misfit::Volume(_)
-            | Misfit::CrashedHere
-            | Misfit::NoAllocHere
-            | Misfit::MachineShort
-            | Misfit::MachineFull { .. }
-            | Misfit::Resource(_) => {}
+            InfeasibleReason::Constraint { .. }
+            | InfeasibleReason::Volume(_)
+            | InfeasibleReason::CrashedHere
+            | InfeasibleReason::NoAllocHere
+            | InfeasibleReason::MachineShort
+            | InfeasibleReason::MachineFull { .. }
+            | InfeasibleReason::Resource(_) => {}
         }
     }
 
     /// Fewer devices, or smaller shares of one: the largest that the whole list can be met with.
-    fn offer_devices(&mut self, asked: &Asked<'_>, spot: &Spot<'_>) {
-        let m = spot.machine.slot();
-        if asked.board.machines.devices[m].is_empty() {
-            if asked.class.request.devices.len() == 1 {
-                self.offer(Lever::DeviceCount(0), 0, spot);
+    fn record_device_changes(
+        &mut self,
+        prepared: &PreparedClass<'_>,
+        target: &PlacementTarget<'_>,
+    ) {
+        let m = target.machine.slot();
+        if prepared.snapshot.machines.devices[m].is_empty() {
+            if prepared.class.request.devices.len() == 1 {
+                self.record_change(ChangeKind::DeviceCount(0), 0, target);
             }
             return;
         }
-        let mut class = asked.class.clone();
-        let met = |class: &Class| feasible::choose_devices(asked.board, class, m, &[]).is_ok();
-        for (position, request) in asked.class.request.devices.iter().enumerate() {
-            let lever = position as u32;
+        let mut class = prepared.class.clone();
+        let met =
+            |class: &Class| feasible::choose_devices(prepared.snapshot, class, m, &[]).is_ok();
+        for (position, request) in prepared.class.request.devices.iter().enumerate() {
+            let kind = position as u32;
             for count in (1..request.count).rev() {
                 class.request.devices[position].count = count;
                 if met(&class) {
-                    self.offer(Lever::DeviceCount(lever), u64::from(count), spot);
+                    self.record_change(ChangeKind::DeviceCount(kind), u64::from(count), target);
                     break;
                 }
             }
             // None at all is the request dropped.
-            let one = class.request.devices.remove(position);
+            let removed = class.request.devices.remove(position);
             if met(&class) {
-                self.offer(Lever::DeviceCount(lever), 0, spot);
+                self.record_change(ChangeKind::DeviceCount(kind), 0, target);
             }
-            class.request.devices.insert(position, one);
+            class.request.devices.insert(position, removed);
             class.request.devices[position].count = request.count;
             if request.count == 1 {
                 if let Some(milli) = largest_share(&mut class, position, met) {
-                    self.offer(Lever::DeviceShares(lever), u64::from(milli), spot);
+                    self.record_change(ChangeKind::DeviceShares(kind), u64::from(milli), target);
                 }
                 class.request.devices[position].milli = request.milli;
             }
         }
     }
 
-    fn offer_pair(&mut self, asked: &Asked<'_>, spot: &Spot<'_>, room: u8) {
+    fn record_pair(
+        &mut self,
+        prepared: &PreparedClass<'_>,
+        target: &PlacementTarget<'_>,
+        room: u8,
+    ) {
         let (first, second) = (room.trailing_zeros() as u8, 7 - room.leading_zeros() as u8);
-        let free = asked.room(spot);
-        let limits = asked.class.request.limits.to_array();
-        let amounts = [first, second].map(|d| (d, asked.most_of(&free, usize::from(d))));
-        let permille =
-            amounts.iter().map(|(d, most)| relative(limits[usize::from(*d)], *most)).sum();
+        let free = prepared.room(target);
+        let limits = prepared.class.request.limits.to_array();
+        let amounts = [first, second].map(|d| (d, prepared.max_requestable(&free, usize::from(d))));
+        let permille = amounts
+            .iter()
+            .map(|(d, available)| relative_change(limits[usize::from(*d)], *available))
+            .sum();
         if self.pair.is_none_or(|pair| permille < pair.permille) {
-            let Spot { machine, alloc, .. } = *spot;
-            self.pair = Some(Pair { permille, machine, alloc, amounts });
+            let PlacementTarget { machine, alloc, .. } = *target;
+            self.pair = Some(DimensionPair { permille, machine, alloc, amounts });
         }
     }
 
-    fn offer(&mut self, lever: Lever, amount: u64, spot: &Spot<'_>) {
-        let Spot { machine, alloc, .. } = *spot;
-        let best = Most { amount, machine, alloc };
-        let Some(known) = self.offers.iter_mut().find(|offer| offer.lever == lever) else {
+    fn record_change(&mut self, kind: ChangeKind, amount: u64, target: &PlacementTarget<'_>) {
+        let PlacementTarget { machine, alloc, .. } = *target;
+        let best = LargestAmount { amount, machine, alloc };
+        let Some(known) = self.changes.iter_mut().find(|change| change.kind == kind) else {
             let (last, last_at_best) = (machine, machine);
-            self.offers.push(Offer { lever, best, at_best: 1, all: 1, last, last_at_best });
+            self.changes.push(PossibleChange {
+                kind,
+                best,
+                machines_at_best: 1,
+                machines: 1,
+                last,
+                last_at_best,
+            });
             return;
         };
-        known.all += u32::from(known.last != machine);
+        known.machines += u32::from(known.last != machine);
         known.last = machine;
         if amount > known.best.amount {
-            (known.best, known.at_best, known.last_at_best) = (best, 1, machine);
+            (known.best, known.machines_at_best, known.last_at_best) = (best, 1, machine);
         } else if amount == known.best.amount && known.last_at_best != machine {
-            known.at_best += 1;
+            known.machines_at_best += 1;
             known.last_at_best = machine;
         }
     }
 
     /// Adds the tally of later machines.
-    pub fn add(&mut self, later: Tally) {
+    pub fn merge(&mut self, later: Tally) {
         for group in later.groups {
             let Some(known) = self.groups.iter_mut().find(|g| g.subject == group.subject) else {
                 self.groups.push(group);
                 continue;
             };
             known.machines += group.machines;
-            let better = |most: &Most| known.most.is_none_or(|known| most.amount > known.amount);
-            if let Some(most) = group.most.filter(better) {
-                known.most = Some(most);
+            let better = |largest: &LargestAmount| {
+                known.largest.is_none_or(|known| largest.amount > known.amount)
+            };
+            if let Some(largest) = group.largest.filter(better) {
+                known.largest = Some(largest);
             }
             known.holders.extend(group.holders);
-            known.holders.truncate(HOLDERS_NAMED);
+            known.holders.truncate(MAX_NAMED_HOLDERS);
         }
-        for offer in later.offers {
-            let Some(known) = self.offers.iter_mut().find(|o| o.lever == offer.lever) else {
-                self.offers.push(offer);
+        for change in later.changes {
+            let Some(known) = self.changes.iter_mut().find(|o| o.kind == change.kind) else {
+                self.changes.push(change);
                 continue;
             };
             // Later machines are other machines, so nothing is counted twice.
-            known.all += offer.all;
-            if offer.best.amount > known.best.amount {
-                (known.best, known.at_best) = (offer.best, offer.at_best);
-            } else if offer.best.amount == known.best.amount {
-                known.at_best += offer.at_best;
+            known.machines += change.machines;
+            if change.best.amount > known.best.amount {
+                (known.best, known.machines_at_best) = (change.best, change.machines_at_best);
+            } else if change.best.amount == known.best.amount {
+                known.machines_at_best += change.machines_at_best;
             }
         }
         if let Some(pair) = later.pair
@@ -358,26 +433,26 @@ impl Tally {
         self.when_empty += later.when_empty;
         self.kept_apart += later.kept_apart;
         self.once_open += later.once_open;
-        self.candidates.add(later.candidates);
+        self.candidates.merge(later.candidates);
     }
 
     pub fn fitting(&self) -> u32 {
-        self.groups.iter().filter(|g| g.subject == Subject::Fits).map(|g| g.machines).sum()
+        self.groups.iter().filter(|g| g.subject == ReasonSubject::Fits).map(|g| g.machines).sum()
     }
 }
 
 /// The change from `asked` down to `most`, in thousandths of what was asked, rounded up.
-pub(super) fn relative(asked: u64, most: u64) -> u32 {
-    if asked == 0 {
+pub(super) fn relative_change(requested: u64, available: u64) -> u32 {
+    if requested == 0 {
         return 0;
     }
     // Quantities are at most 2^50, so nothing saturates.
-    asked.saturating_sub(most).saturating_mul(1000).div_ceil(asked) as u32
+    requested.saturating_sub(available).saturating_mul(1000).div_ceil(requested) as u32
 }
 
 /// The largest share below the asked one with which the whole list of devices is met.
 fn largest_share(class: &mut Class, position: usize, met: impl Fn(&Class) -> bool) -> Option<u16> {
-    let asked = class.request.devices[position].milli;
+    let requested = class.request.devices[position].milli;
     let kind = class.request.devices[position].kind.clone();
     let alone = class.request.devices.iter().filter(|r| r.kind == kind).count() == 1;
     let mut try_share = |milli: u16| {
@@ -387,9 +462,9 @@ fn largest_share(class: &mut Class, position: usize, met: impl Fn(&Class) -> boo
     if !alone {
         // Requests for the same kind compete for the same devices: less for one is not always
         // more for the others, so every share is tried.
-        return (1..asked).rev().find(|milli| try_share(*milli));
+        return (1..requested).rev().find(|milli| try_share(*milli));
     }
-    let (mut fits, mut too_much) = (0, asked);
+    let (mut fits, mut too_much) = (0, requested);
     while too_much - fits > 1 {
         let middle = fits + (too_much - fits) / 2;
         if try_share(middle) { fits = middle } else { too_much = middle }
@@ -397,55 +472,60 @@ fn largest_share(class: &mut Class, position: usize, met: impl Fn(&Class) -> boo
     (fits > 0).then_some(fits)
 }
 
-/// What fails first; [`Subject::Fits`] when nothing does.
-fn first(asked: &Asked<'_>, verdict: &Verdict) -> Subject {
-    if let Some(state) = verdict.machine_state() {
-        return subject_of(asked, state);
+/// What fails first; [`ReasonSubject::Fits`] when nothing does.
+fn first_subject(prepared: &PreparedClass<'_>, evaluation: &TargetEvaluation) -> ReasonSubject {
+    if let Some(state) = evaluation.unavailable_reason() {
+        return subject_of(prepared, state);
     }
-    if verdict.constraints != 0 {
-        return match asked.demand(verdict.constraints.trailing_zeros()) {
-            Demand::Constraint(position) => Subject::Constraint(position),
-            Demand::Volume(position) => Subject::Volume(position),
+    if evaluation.constraints != 0 {
+        return match prepared.requirement(evaluation.constraints.trailing_zeros()) {
+            Requirement::Constraint(position) => ReasonSubject::Constraint(position),
+            Requirement::Volume(position) => ReasonSubject::Volume(position),
         };
     }
-    match verdict.others.first() {
-        Some(misfit) if *misfit != Misfit::MachineShort => subject_of(asked, misfit),
-        _ if verdict.room != 0 => Subject::Resource(verdict.room.trailing_zeros() as u8),
-        Some(misfit) => subject_of(asked, misfit),
-        None => Subject::Fits,
+    match evaluation.others.first() {
+        Some(infeasible_reason) if *infeasible_reason != InfeasibleReason::MachineShort => {
+            subject_of(prepared, infeasible_reason)
+        }
+        _ if evaluation.room_dimensions != 0 => {
+            ReasonSubject::Resource(evaluation.room_dimensions.trailing_zeros() as u8)
+        }
+        Some(infeasible_reason) => subject_of(prepared, infeasible_reason),
+        None => ReasonSubject::Fits,
     }
 }
 
-fn subject_of(asked: &Asked<'_>, misfit: &Misfit) -> Subject {
-    let request = &asked.class.request;
+fn subject_of(prepared: &PreparedClass<'_>, infeasible_reason: &InfeasibleReason) -> ReasonSubject {
+    let request = &prepared.class.request;
     let at = |position: Option<usize>| position.unwrap_or(0) as u32;
-    match misfit {
-        Misfit::MachineDown => Subject::Down,
-        Misfit::MachineDraining => Subject::Draining,
-        Misfit::Constraint { position } => Subject::Constraint(*position),
-        Misfit::Volume(loan) => {
-            Subject::Volume(at(asked.loans().iter().position(|other| other == loan)))
-        }
-        Misfit::CrashedHere => Subject::Crashed,
-        Misfit::NoAllocHere => Subject::NoAlloc,
-        Misfit::Spread { domain, limit } => {
+    match infeasible_reason {
+        InfeasibleReason::MachineDown => ReasonSubject::Down,
+        InfeasibleReason::MachineDraining => ReasonSubject::Draining,
+        InfeasibleReason::Constraint { position } => ReasonSubject::Constraint(*position),
+        InfeasibleReason::Volume(host_volume) => ReasonSubject::Volume(at(prepared
+            .host_volumes()
+            .iter()
+            .position(|other| other == host_volume))),
+        InfeasibleReason::CrashedHere => ReasonSubject::Crashed,
+        InfeasibleReason::NoAllocHere => ReasonSubject::NoAlloc,
+        InfeasibleReason::Spread { domain, limit } => {
             let same = |s: &SpreadLimit| (s.domain, s.limit) == (*domain, *limit);
-            Subject::Spread(at(request.spread.iter().position(same)))
+            ReasonSubject::Spread(at(request.spread.iter().position(same)))
         }
-        Misfit::StaticPort { port, .. } => Subject::StaticPort(*port),
-        Misfit::DynamicPorts { .. } => Subject::DynamicPorts,
-        Misfit::Device { kind, asked, milli, .. } => {
+        InfeasibleReason::StaticPort { port, .. } => ReasonSubject::StaticPort(*port),
+        InfeasibleReason::DynamicPorts { .. } => ReasonSubject::DynamicPorts,
+        InfeasibleReason::Device { kind, asked: requested, milli, .. } => {
             let same = |r: &DeviceRequest| {
-                r.kind == *kind && u32::from(r.count) == *asked && r.milli == *milli
+                r.kind == *kind && u32::from(r.count) == *requested && r.milli == *milli
             };
-            Subject::Device(at(request.devices.iter().position(same)))
+            ReasonSubject::Device(at(request.devices.iter().position(same)))
         }
-        Misfit::Named { name, .. } => {
-            let same = |(id, _): &(u32, u64)| asked.board.resource_name(*id) == Some(name);
-            Subject::Named(at(request.named.iter().position(same)))
+        InfeasibleReason::Named { name, .. } => {
+            let same = |(id, _): &(u32, u64)| prepared.snapshot.resource_name(*id) == Some(name);
+            ReasonSubject::Named(at(request.named.iter().position(same)))
         }
-        Misfit::Resource(shortfall) => Subject::Resource(shortfall.dimension as u8),
-        Misfit::MachineShort => Subject::Short,
-        Misfit::MachineFull { .. } => Subject::Full,
+        InfeasibleReason::Resource(shortfall) => ReasonSubject::Resource(shortfall.dimension as u8),
+        InfeasibleReason::MachineShort => ReasonSubject::UnderPressure,
+        InfeasibleReason::MachineFull { .. } => ReasonSubject::Full,
     }
 }

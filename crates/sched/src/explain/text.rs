@@ -2,26 +2,26 @@
 //! for which reason, what would help, who is in the way, when it is tried again. Lines have at most
 //! 80 columns.
 
-use super::units::{self, Rounding, Units, grouped};
+use super::units::{self, Rounding, Units, group_digits};
 use super::{Change, Counterfactual, Detail, Explanation, FITS, Obstacle, ReasonCount, Victims};
-use cellwright_cell::device::WHOLE;
+use cellwright_cell::device::WHOLE_DEVICE;
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::Dimension;
 use cellwright_cell::spec::Domain;
-use cellwright_cell::units::counted;
+use cellwright_cell::units::pluralize;
 
 const COLUMNS: usize = 80;
 /// Reasons spelt out; the rest is summed up.
-const REASONS_SHOWN: usize = 8;
+const MAX_REASONS: usize = 8;
 /// Further changes spelt out.
-const ALTERNATIVES_SHOWN: usize = 3;
+const MAX_ALTERNATIVES: usize = 3;
 /// Victims named.
-const VICTIMS_SHOWN: usize = 5;
+const MAX_VICTIMS: usize = 5;
 
 /// One paragraph of sentences, one line each where they fit.
 #[must_use]
 pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
-    let text = Text { units };
+    let text = TextRenderer { units };
     let mut lines = vec![text.headline(explanation)];
     // Where there is no machine, nothing that could be asked of one says more.
     if explanation.machines_total == 0 {
@@ -43,19 +43,19 @@ pub fn render(explanation: &Explanation, units: &dyn Units) -> String {
 
 /// One change with which it would fit: `ram <= 3 GiB (on m1)`.
 #[must_use]
-pub fn change(change: &Counterfactual, units: &dyn Units) -> String {
-    Text { units }.change(change)
+pub fn format_change(change: &Counterfactual, units: &dyn Units) -> String {
+    TextRenderer { units }.change(change)
 }
 
-/// One reason: `2 lack ram (most free: 3 GiB on m1)`.
+/// One reason: `2 lack ram (largest free_text: 3 GiB on m1)`.
 #[must_use]
-pub fn reason(reason: &ReasonCount, units: &dyn Units) -> String {
+pub fn format_reason(reason: &ReasonCount, units: &dyn Units) -> String {
     match reason.code {
         FITS => {
             let takes = if reason.machines == 1 { "takes" } else { "take" };
-            format!("{} {takes} it as they are", grouped(u64::from(reason.machines)))
+            format!("{} {takes} it as they are", group_digits(u64::from(reason.machines)))
         }
-        _ => Text { units }.reason(reason),
+        _ => TextRenderer { units }.reason(reason),
     }
 }
 
@@ -67,65 +67,66 @@ impl Explanation {
     }
 }
 
-struct Text<'a> {
+struct TextRenderer<'a> {
     units: &'a dyn Units,
 }
 
-impl Text<'_> {
+impl TextRenderer<'_> {
     /// `4 GiB ram`, `2 cores`.
-    fn asked(&self, dimension: Dimension, value: u64) -> String {
-        self.amount(dimension, value, Rounding::Up)
+    fn requested_text(&self, dimension: Dimension, value: u64) -> String {
+        self.amount_text(dimension, value, Rounding::Up)
     }
 
-    fn free(&self, dimension: Dimension, value: u64) -> String {
+    fn free_text(&self, dimension: Dimension, value: u64) -> String {
         self.units.amount(dimension, value, Rounding::Down)
     }
 
-    fn amount(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
+    fn amount_text(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
         let amount = self.units.amount(dimension, value, rounding);
         format!("{amount} {dimension}")
     }
 
     fn headline(&self, e: &Explanation) -> String {
-        let total = grouped(u64::from(e.machines_total));
+        let total = group_digits(u64::from(e.machines_total));
         let fitting = e.fitting();
         if e.machines_total == 0 {
             return "pending: the cell has no machines.".into();
         }
         if let (true, Some(gang)) = (fitting > 0, e.gang.filter(|gang| *gang > 1)) {
-            let gang = grouped(u64::from(gang));
+            let gang = group_digits(u64::from(gang));
             return format!(
                 "pending: one task would fit on {} of {}, but all {gang} of the gang must find a \
                  place together.",
-                grouped(u64::from(fitting)),
-                counted(u64::from(e.machines_total), "machine")
+                group_digits(u64::from(fitting)),
+                pluralize(u64::from(e.machines_total), "machine")
             );
         }
         if fitting > 0 && e.machines_total == 1 {
             return "pending: fits on the only machine as it is now.".into();
         }
         if fitting > 0 {
-            let fitting = grouped(u64::from(fitting));
+            let fitting = group_digits(u64::from(fitting));
             return format!("pending: fits on {fitting} of {total} machines as they are now.");
         }
         let needs = self.needs(e);
-        let (it, needs) = match needs.as_slice() {
+        let (subject, needs) = match needs.as_slice() {
             [] => return format!("pending: no machine of {total} can take it."),
             [(text, 1)] => ("it", vec![text.clone()]),
             [(text, _)] => ("them", vec![text.clone()]),
             [_, _] => ("both", needs.into_iter().map(|(text, _)| text).collect()),
             _ => ("all of it", needs.into_iter().map(|(text, _)| text).collect()),
         };
-        let among: u32 = e.reasons.iter().filter(|r| is_shortage(r)).map(|r| r.machines).sum();
-        let who = match among {
-            all if all == e.machines_total => format!("no machine of {total} has {it} free"),
-            1 => format!("the only machine it may run on lacks {it}"),
+        let among: u32 =
+            e.reasons.iter().filter(|r| is_resolvable_by_eviction(r)).map(|r| r.machines).sum();
+        let names = match among {
+            all if all == e.machines_total => format!("no machine of {total} has {subject} free"),
+            1 => format!("the only machine it may run on lacks {subject}"),
             some => {
-                let some = grouped(u64::from(some));
-                format!("none of the {some} machines it may run on has {it} free")
+                let some = group_digits(u64::from(some));
+                format!("none of the {some} machines it may run on has {subject} free")
             }
         };
-        format!("pending: needs {}; {who}.", listed(&needs))
+        format!("pending: needs {}; {names}.", join_list(&needs))
     }
 
     /// What some machine is short of, devices first, each with how many things it is.
@@ -133,29 +134,29 @@ impl Text<'_> {
         let mut needs: Vec<(String, u64)> = Vec::new();
         for reason in &e.reasons {
             let need = match &reason.detail {
-                Detail::Device { kind, models, asked, milli, .. } => {
-                    (device_text(kind, models, *asked, *milli), u64::from(*asked))
+                Detail::Device { kind, models, asked: requested, milli, .. } => {
+                    (device_text(kind, models, *requested, *milli), u64::from(*requested))
                 }
-                Detail::Named { name, asked, .. } => {
-                    (format!("{} {name}", grouped(*asked)), *asked)
+                Detail::Named { name, asked: requested, .. } => {
+                    (format!("{} {name}", group_digits(*requested)), *requested)
                 }
                 _ => continue,
             };
             needs.push(need);
         }
-        let short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
-        let dimensions = Dimension::ALL.into_iter().filter(short);
-        needs.extend(dimensions.map(|d| (self.asked(d, e.limits.get(d)), 1)));
+        let is_short = |d: &Dimension| e.reasons.iter().any(|r| is_short_of(r, *d));
+        let dimensions = Dimension::ALL.into_iter().filter(is_short);
+        needs.extend(dimensions.map(|d| (self.requested_text(d, e.limits.get(d)), 1)));
         needs
     }
 
     fn reasons(&self, e: &Explanation) -> String {
         let refusing = e.reasons.iter().filter(|r| r.code != FITS);
         let mut parts: Vec<String> =
-            refusing.clone().take(REASONS_SHOWN).map(|r| self.reason(r)).collect();
-        let rest: u32 = refusing.skip(REASONS_SHOWN).map(|r| r.machines).sum();
+            refusing.clone().take(MAX_REASONS).map(|r| self.reason(r)).collect();
+        let rest: u32 = refusing.skip(MAX_REASONS).map(|r| r.machines).sum();
         if rest > 0 {
-            parts.push(format!("{} fail for other reasons", grouped(u64::from(rest))));
+            parts.push(format!("{} fail for other reasons", group_digits(u64::from(rest))));
         }
         let mut text = parts.join(", ");
         if !text.is_empty() {
@@ -166,7 +167,7 @@ impl Text<'_> {
 
     fn reason(&self, reason: &ReasonCount) -> String {
         let n = reason.machines;
-        let machines = grouped(u64::from(n));
+        let machines = group_digits(u64::from(n));
         let [is, lack, fail, have, do_not] = match n {
             1 => ["is", "lacks", "fails", "has", "does not"],
             _ => ["are", "lack", "fail", "have", "do not"],
@@ -188,9 +189,9 @@ impl Text<'_> {
                 format!("{machines} {fail} the constraint {constraint}")
             }
             Detail::Tasks { most } => {
-                format!("{machines} {have} as many tasks as a machine may: {}", grouped(*most))
+                format!("{machines} {have} as many tasks as a machine may: {}", group_digits(*most))
             }
-            Detail::Volume(loan) => format!("{machines} {do_not} lend {loan}"),
+            Detail::Volume(host_volume) => format!("{machines} {do_not} lend {host_volume}"),
             Detail::Spread { domain, limit } => format!(
                 "on {machines} the {} holds {limit} of the job's tasks already",
                 domain_name(*domain)
@@ -203,29 +204,29 @@ impl Text<'_> {
                 if holders.len() < n as usize {
                     named.push("others".into());
                 }
-                format!("on {machines} port {port} is taken (by {})", listed(&named))
+                format!("on {machines} port {port} is taken (by {})", join_list(&named))
             }
-            Detail::DynamicPorts { asked, available, machine } => format!(
-                "{machines} {lack} free ports (asked {asked}, most free: {available}{})",
+            Detail::DynamicPorts { asked: requested, available, machine } => format!(
+                "{machines} {lack} free ports (asked {requested}, most free: {available}{})",
                 on(machine, *available)
             ),
-            Detail::Device { kind, models, asked, milli, available, machine } => {
+            Detail::Device { kind, models, asked: requested, milli, available, machine } => {
                 let (of, share) = (models_text(models), share_text(*milli));
                 format!(
-                    "{machines} {lack} {kind}{of} (asked {asked}{share}, at best {available}{})",
+                    "{machines} {lack} {kind}{of} (asked {requested}{share}, at best {available}{})",
                     on(machine, *available)
                 )
             }
-            Detail::Named { name, asked, available, machine } => format!(
+            Detail::Named { name, asked: requested, available, machine } => format!(
                 "{machines} {lack} {name} (asked {}, most free: {}{})",
-                grouped(*asked),
-                grouped(*available),
+                group_digits(*requested),
+                group_digits(*available),
                 on(machine, *available)
             ),
             Detail::Resource { dimension, available, machine, .. } => {
-                let most = self.free(*dimension, *available);
+                let largest = self.free_text(*dimension, *available);
                 format!(
-                    "{machines} {lack} {dimension} (most free: {most}{})",
+                    "{machines} {lack} {dimension} (most free: {largest}{})",
                     on(machine, *available)
                 )
             }
@@ -242,8 +243,8 @@ impl Text<'_> {
             Change::TwoResources(both) => both.iter().all(|lowered| lowered.at_most > 0),
             _ => true,
         };
-        let mut offers = e.counterfactual.iter().chain(&e.alternatives).filter(sensible);
-        let Some(nearest) = offers.next() else {
+        let mut suggested = e.counterfactual.iter().chain(&e.alternatives).filter(sensible);
+        let Some(nearest) = suggested.next() else {
             return Some("No single change of the request would make it fit.".into());
         };
         let mut text = match nearest.change {
@@ -255,7 +256,8 @@ impl Text<'_> {
             }
             _ => format!("Would fit if {}.", self.change(nearest)),
         };
-        let others: Vec<String> = offers.take(ALTERNATIVES_SHOWN).map(|c| self.change(c)).collect();
+        let others: Vec<String> =
+            suggested.take(MAX_ALTERNATIVES).map(|c| self.change(c)).collect();
         if !others.is_empty() {
             text.push_str(&format!(" Or if {}.", others.join("; or if ")));
         }
@@ -263,61 +265,61 @@ impl Text<'_> {
     }
 
     fn change(&self, c: &Counterfactual) -> String {
-        let place = match &c.alloc {
+        let location = match &c.alloc {
             Some(alloc) => format!("{} in {}", c.machine.name, alloc.name),
             None => c.machine.name.clone(),
         };
         let n = u64::from(c.machines);
-        let place = match n {
-            0 | 1 => format!("on {place}"),
-            _ => format!("on {} machines, such as {place}", grouped(n)),
+        let location = match n {
+            0 | 1 => format!("on {location}"),
+            _ => format!("on {} machines, such as {location}", group_digits(n)),
         };
         let lowered = |dimension: Dimension, at_most: u64| {
-            format!("{dimension} <= {}", self.free(dimension, at_most))
+            format!("{dimension} <= {}", self.free_text(dimension, at_most))
         };
         match &c.change {
             Change::Resource { dimension, at_most, .. } => {
-                format!("{} ({place})", lowered(*dimension, *at_most))
+                format!("{} ({location})", lowered(*dimension, *at_most))
             }
             Change::TwoResources([a, b]) => format!(
-                "{} and {} ({place})",
+                "{} and {} ({location})",
                 lowered(a.dimension, a.at_most),
                 lowered(b.dimension, b.at_most)
             ),
             Change::Ports { at_most, .. } => {
-                format!("it asked for {} ({place})", counted(*at_most, "port"))
+                format!("it asked for {} ({location})", pluralize(*at_most, "port"))
             }
-            Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({place})"),
+            Change::Named { name, at_most: 0, .. } => format!("it did without {name} ({location})"),
             Change::Named { name, at_most, .. } => {
-                format!("{name} <= {} ({place})", grouped(*at_most))
+                format!("{name} <= {} ({location})", group_digits(*at_most))
             }
             Change::DeviceCount { kind, at_most: 0, .. } => {
-                format!("it did without {kind} ({place})")
+                format!("it did without {kind} ({location})")
             }
             Change::DeviceCount { kind, at_most, .. } => {
-                format!("it asked for {at_most} {kind} ({place})")
+                format!("it asked for {at_most} {kind} ({location})")
             }
             Change::DeviceShares { kind, at_most, .. } => {
-                format!("its share of one {kind} were {at_most}/{WHOLE} ({place})")
+                format!("its share of one {kind} were {at_most}/{WHOLE_DEVICE} ({location})")
             }
             Change::Spread { domain, at_least, .. } => format!(
-                "{at_least} of its tasks were allowed in one {} ({place})",
+                "{at_least} of its tasks were allowed in one {} ({location})",
                 domain_name(*domain)
             ),
             Change::DropConstraint { constraint, .. } => {
-                format!("the constraint {constraint} were dropped ({place})")
+                format!("the constraint {constraint} were dropped ({location})")
             }
-            Change::DropVolume(loan) => format!("it did without {loan} ({place})"),
+            Change::DropVolume(host_volume) => format!("it did without {host_volume} ({location})"),
             Change::DropStaticPort { port } => {
-                format!("it did not insist on port {port} ({place})")
+                format!("it did not insist on port {port} ({location})")
             }
-            Change::DrainEnded => format!("draining machines were open again ({place})"),
-            Change::MachineBack => format!("machines that are down came back ({place})"),
+            Change::DrainEnded => format!("draining machines were open again ({location})"),
+            Change::MachineBack => format!("machines that are down came back ({location})"),
         }
     }
 
     fn when_empty(&self, e: &Explanation) -> Option<String> {
-        let machines = |n: u32| counted(u64::from(n), "machine");
+        let machines = |n: u32| pluralize(u64::from(n), "machine");
         match (e.when_empty - e.kept_apart, e.kept_apart) {
             (0, 0) if e.once_open > 0 => {
                 let closed = machines(e.once_open);
@@ -342,7 +344,7 @@ impl Text<'_> {
                     "The cell is only full: {} could take it when empty, {} more without tasks of \
                      its own job.",
                     machines(full),
-                    grouped(u64::from(apart))
+                    group_digits(u64::from(apart))
                 ));
             }
         }
@@ -353,8 +355,8 @@ impl Text<'_> {
             .too_large
             .iter()
             .map(|t| {
-                let asked = self.asked(t.dimension, t.asked);
-                format!("{asked}, the largest has {}", self.free(t.dimension, t.largest))
+                let excess = self.requested_text(t.dimension, t.asked);
+                format!("{excess}, the largest has {}", self.free_text(t.dimension, t.largest))
             })
             .collect();
         let lacks_alloc = |r: &ReasonCount| r.code == "no-alloc-here" && r.machines > 0;
@@ -366,22 +368,22 @@ impl Text<'_> {
                 "As asked, no machine could take it even when empty: waiting will not help.".into(),
             ),
             false => {
-                let asked = listed(&too_large);
+                let asked = join_list(&too_large);
                 Some(format!("No machine is large enough even when empty: asked {asked}."))
             }
         }
     }
 
     fn victims(&self, victims: &Victims) -> String {
-        let shown = victims.tasks.iter().take(VICTIMS_SHOWN);
-        let mut who: Vec<String> =
-            shown.map(|v| format!("{} (priority {})", v.task.name, v.priority.0)).collect();
-        if victims.tasks.len() > VICTIMS_SHOWN {
-            who.push(format!("{} more", victims.tasks.len() - VICTIMS_SHOWN));
+        let named = victims.tasks.iter().take(MAX_VICTIMS);
+        let mut names: Vec<String> =
+            named.map(|v| format!("{} (priority {})", v.task.name, v.priority.0)).collect();
+        if victims.tasks.len() > MAX_VICTIMS {
+            names.push(format!("{} more", victims.tasks.len() - MAX_VICTIMS));
         }
-        let who = format!("{} on {}", listed(&who), victims.machine.name);
+        let names = format!("{} on {}", join_list(&names), victims.machine.name);
         if victims.allowed {
-            return format!("It may evict {who}; a pass with preemption would.");
+            return format!("It may evict {names}; a pass with preemption would.");
         }
         let mut why: Vec<String> = Vec::new();
         for obstacle in victims.tasks.iter().filter_map(|v| v.obstacle.as_ref()) {
@@ -390,17 +392,17 @@ impl Text<'_> {
                 why.push(sentence);
             }
         }
-        format!("Room would need {who} evicted, which is not allowed: {}.", listed(&why))
+        format!("Room would need {names} evicted, which is not allowed: {}.", join_list(&why))
     }
 
     fn queue(&self, e: &Explanation) -> Option<String> {
-        let standing = e.standing?;
-        if let Some(wait) = standing.tried_in {
-            return Some(format!("Next try in {} (back-off or lease).", units::span(wait)));
+        let queue_position = e.standing?;
+        if let Some(wait) = queue_position.tried_in {
+            return Some(format!("Next try in {} (back-off or lease).", units::format_span(wait)));
         }
-        let position = grouped(u64::from(standing.position?));
-        let waiting = grouped(u64::from(standing.waiting));
-        let higher = grouped(u64::from(standing.higher_priority));
+        let position = group_digits(u64::from(queue_position.position?));
+        let waiting = group_digits(u64::from(queue_position.waiting));
+        let higher = group_digits(u64::from(queue_position.higher_priority));
         Some(format!("Number {position} of {waiting} in the queue, {higher} of higher priority."))
     }
 }
@@ -410,14 +412,14 @@ fn is_short_of(reason: &ReasonCount, dimension: Dimension) -> bool {
 }
 
 /// Whether the machines lack something that holders give back, and nothing else keeps it away.
-fn is_shortage(reason: &ReasonCount) -> bool {
+fn is_resolvable_by_eviction(reason: &ReasonCount) -> bool {
     use Detail::{Device, Named, Resource};
     matches!(&reason.detail, Device { .. } | Named { .. } | Resource { .. })
 }
 
-/// `2 gpu`, `1 gpu (a100 or t4) with 500/1000 free`.
-fn device_text(kind: &Token, models: &[Token], asked: u32, milli: u16) -> String {
-    format!("{asked} {kind}{}{}", models_text(models), share_text(milli))
+/// `2 gpu`, `1 gpu (a100 or t4) with 500/1000 free_text`.
+fn device_text(kind: &Token, models: &[Token], requested: u32, milli: u16) -> String {
+    format!("{requested} {kind}{}{}", models_text(models), share_text(milli))
 }
 
 /// ` (a100 or t4)`; nothing when any model will do.
@@ -430,7 +432,7 @@ fn models_text(models: &[Token]) -> String {
 }
 
 fn share_text(milli: u16) -> String {
-    if milli == WHOLE { String::new() } else { format!(" with {milli}/{WHOLE} free") }
+    if milli == WHOLE_DEVICE { String::new() } else { format!(" with {milli}/{WHOLE_DEVICE} free") }
 }
 
 fn domain_name(domain: Domain) -> &'static str {
@@ -453,7 +455,7 @@ fn obstacle_text(obstacle: &Obstacle) -> String {
 }
 
 /// `a`, `a and b`, `a, b and c`.
-fn listed(items: &[String]) -> String {
+fn join_list(items: &[String]) -> String {
     match items {
         [] => String::new(),
         [one] => one.clone(),
@@ -483,13 +485,14 @@ fn wrap(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::units::Natural;
+    use crate::explain::units::StandardUnits;
     use cellwright_cell::resource::Resources;
 
     #[test]
     fn a_cell_without_machines_is_all_there_is_to_say() {
-        let asked = Resources::new(1000, 1 << 30, 0, 0);
-        let waiting = Explanation { limits: asked, reservation: asked, ..Explanation::default() };
-        assert_eq!(render(&waiting, &Natural), "pending: the cell has no machines.");
+        let requested = Resources::new(1000, 1 << 30, 0, 0);
+        let waiting =
+            Explanation { limits: requested, reservation: requested, ..Explanation::default() };
+        assert_eq!(render(&waiting, &StandardUnits), "pending: the cell has no machines.");
     }
 }

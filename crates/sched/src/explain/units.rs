@@ -10,7 +10,7 @@ use cellwright_cell::time::Span;
 use cellwright_cell::units;
 
 pub use units::Rounding;
-pub(crate) use units::grouped;
+pub(crate) use units::group_digits;
 
 pub trait Units {
     /// The amount with its unit, without the name of the dimension.
@@ -19,9 +19,9 @@ pub trait Units {
 
 /// Milli-cores and bytes: `2.5 cores`, `3.1 GiB`, `80 MiB/s`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Natural;
+pub struct StandardUnits;
 
-impl Units for Natural {
+impl Units for StandardUnits {
     fn amount(&self, dimension: Dimension, value: u64, rounding: Rounding) -> String {
         units::amount(dimension, value, rounding)
     }
@@ -29,12 +29,12 @@ impl Units for Natural {
 
 /// Shares of a whole, in millionths: `0.125 of the largest machine`.
 #[derive(Clone, Copy, Debug)]
-pub struct Millionths {
+pub struct MillionthsOfWhole {
     /// What 1,000,000 stands for, such as `of the largest machine`; may be empty.
     pub whole: &'static str,
 }
 
-impl Units for Millionths {
+impl Units for MillionthsOfWhole {
     fn amount(&self, _: Dimension, value: u64, _: Rounding) -> String {
         let text = units::decimal(value / 1_000_000, value % 1_000_000, 6);
         if self.whole.is_empty() { text } else { format!("{text} {}", self.whole) }
@@ -44,13 +44,13 @@ impl Units for Millionths {
 /// A length of time in the two largest units that matter, rounded up to the smaller of them: what
 /// is said to come in 12 s has come then. `350 ms`, `12 s`, `3 min 20 s`, `2 h 5 min`, `4 d 1 h`.
 #[must_use]
-pub fn span(span: Span) -> String {
+pub fn format_span(span: Span) -> String {
     if span.0 < 1000 {
         return format!("{} ms", span.0);
     }
     let two = |value: u64, part: u64, large: &str, small: &str| match value % part {
-        0 => format!("{} {large}", grouped(value / part)),
-        rest => format!("{} {large} {rest} {small}", grouped(value / part)),
+        0 => format!("{} {large}", group_digits(value / part)),
+        rest => format!("{} {large} {rest} {small}", group_digits(value / part)),
     };
     let seconds = span.0.div_ceil(1000);
     match seconds {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn lengths_of_time_are_rounded_up() {
-        let check = |millis, want: &str| assert_eq!(span(Span(millis)), want);
+        let check = |millis, want: &str| assert_eq!(format_span(Span(millis)), want);
         check(350, "350 ms");
         check(1000, "1 s");
         check(11_001, "12 s");
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn shares_of_a_trace_say_of_what() {
-        let share = Millionths { whole: "of the largest machine" };
+        let share = MillionthsOfWhole { whole: "of the largest machine" };
         let text = share.amount(Dimension::Cpu, 125_000, Rounding::Up);
         assert_eq!(text, "0.125 of the largest machine");
-        assert_eq!(Natural.amount(Dimension::Ram, 3 << 29, Rounding::Up), "1.5 GiB");
+        assert_eq!(StandardUnits.amount(Dimension::Ram, 3 << 29, Rounding::Up), "1.5 GiB");
     }
 }

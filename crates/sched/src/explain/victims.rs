@@ -9,19 +9,19 @@
 //! first), and the most promising machines are worked out exactly. What is reported is the cheapest
 //! of those: always enough and minimal, though a machine further down the list may be as cheap.
 
-use super::names::{self, MachineRef, Names, TaskRef};
-use super::verdict::Asked;
-use crate::board::machines::Room;
-use crate::board::{Board, Holding};
+use super::evaluation::PreparedClass;
+use super::names::{self, MachineRef, NameResolver, TaskRef};
 use crate::class::SUMS;
-use crate::feasible::{self, Spot};
+use crate::cluster_snapshot::machines::Room;
+use crate::cluster_snapshot::{ClusterSnapshot, TaskPhase};
+use crate::feasible::{self, PlacementTarget};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::priority::{Band, Priority};
 use serde::Serialize;
 use std::cmp::Reverse;
 
 /// Machines worked out exactly.
-const WORKED_OUT: usize = 32;
+const EXACT_CANDIDATES: usize = 32;
 
 /// Why a victim may not be taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +37,7 @@ pub enum Obstacle {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct VictimNeeded {
+pub struct RequiredVictim {
     pub task: TaskRef,
     pub priority: Priority,
     /// `None`: it may be taken.
@@ -49,173 +49,182 @@ pub struct VictimNeeded {
 pub struct Victims {
     pub machine: MachineRef,
     pub alloc: Option<TaskRef>,
-    pub tasks: Vec<VictimNeeded>,
+    pub tasks: Vec<RequiredVictim>,
     /// Whether all of them may be taken.
     pub allowed: bool,
 }
 
 /// One holder, as far as evicting it matters.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct HolderEntry {
     /// Highest priority among an alloc and its tasks.
     priority: Priority,
     /// It restarts in place, or a job involved has no disruption budget left.
-    spared: bool,
-    held: [i64; SUMS],
+    is_protected: bool,
+    released: [i64; SUMS],
 }
 
 /// Holders of all machines, lowest priority first: made once, read for every class.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct HolderIndex {
     /// By machine slot: where its entries end.
     ends: Vec<usize>,
-    entries: Vec<Entry>,
+    entries: Vec<HolderEntry>,
 }
 
-impl Ledger {
-    pub fn new(board: &Board) -> Ledger {
-        let mut ledger = Ledger::default();
-        for holders in &board.machines.holders {
+impl HolderIndex {
+    pub fn new(snapshot: &ClusterSnapshot) -> HolderIndex {
+        let mut ledger = HolderIndex::default();
+        for holders in &snapshot.machines.holders {
             let from = ledger.entries.len();
-            ledger.entries.extend(holders.iter().map(|task| entry(board, *task)));
-            ledger.entries[from..].sort_unstable_by_key(|e| (e.priority, e.spared, e.held));
+            ledger.entries.extend(holders.iter().map(|task| entry(snapshot, *task)));
+            ledger.entries[from..]
+                .sort_unstable_by_key(|e| (e.priority, e.is_protected, e.released));
             ledger.ends.push(ledger.entries.len());
         }
         ledger
     }
 
-    fn of(&self, machine: MachineId) -> &[Entry] {
+    fn of(&self, machine: MachineId) -> &[HolderEntry] {
         let m = machine.slot();
         let from = if m == 0 { 0 } else { self.ends[m - 1] };
         &self.entries[from..self.ends[m]]
     }
 }
 
-fn entry(board: &Board, task: TaskId) -> Entry {
-    let whole = || std::iter::once(task).chain(board.members(task).iter().copied());
+fn entry(snapshot: &ClusterSnapshot, task: TaskId) -> HolderEntry {
+    let whole = || std::iter::once(task).chain(snapshot.members(task).iter().copied());
     let spared = |t: TaskId| {
-        let row = &board.tasks[t.slot()];
-        match row.holding {
-            Holding::Running => board.budget_of(row.job) == Some(0),
+        let row = &snapshot.tasks[t.slot()];
+        match row.phase {
+            TaskPhase::Running => snapshot.budget_of(row.job) == Some(0),
             // Down already: stopping it disrupts nobody.
-            Holding::Assigned => false,
-            Holding::Restarting => t == task,
+            TaskPhase::Assigned => false,
+            TaskPhase::Restarting => t == task,
         }
     };
-    Entry {
-        priority: whole().filter_map(|t| board.priority_of(t)).max().unwrap_or_default(),
-        spared: whole().any(spared),
-        held: feasible::held(board, task),
+    HolderEntry {
+        priority: whole().filter_map(|t| snapshot.priority_of(t)).max().unwrap_or_default(),
+        is_protected: whole().any(spared),
+        released: feasible::released_by(snapshot, task),
     }
 }
 
 /// How bad an eviction is, mildest first: allowed, of a task that must be spared for now, against
 /// the priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Tier {
+enum EvictionTier {
     Allowed,
-    Spared,
+    Protected,
     Priority,
 }
 
-fn tier(preemptor: Priority, entry: &Entry) -> Tier {
-    match (preemptor.may_preempt(entry.priority), entry.spared) {
-        (true, false) => Tier::Allowed,
-        (true, true) => Tier::Spared,
-        (false, _) => Tier::Priority,
+fn tier(preemptor: Priority, entry: &HolderEntry) -> EvictionTier {
+    match (preemptor.may_preempt(entry.priority), entry.is_protected) {
+        (true, false) => EvictionTier::Allowed,
+        (true, true) => EvictionTier::Protected,
+        (false, _) => EvictionTier::Priority,
     }
 }
 
 /// What evictions at a place cost at least: the worst victim, then how many.
-type Cost = (Tier, Priority, u32);
+type EvictionCost = (EvictionTier, Priority, u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    bound: Cost,
+struct EvictionCandidate {
+    min_cost: EvictionCost,
     machine: MachineId,
     alloc: Option<TaskId>,
 }
 
 /// The most promising places of a range of machines.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Candidates {
-    best: Vec<Candidate>,
+pub(super) struct EvictionCandidates {
+    best: Vec<EvictionCandidate>,
 }
 
-impl Candidates {
+impl EvictionCandidates {
     /// Takes a place into account at which the task would fit if it were empty.
-    pub fn consider(&mut self, asked: &Asked<'_>, spot: &Spot<'_>) {
-        let full = self.best.len() >= WORKED_OUT;
-        let limit = if full { self.best.last().map(|c| c.bound) } else { None };
-        let bound = match spot.alloc {
-            None if hopeless(asked, spot, limit) => None,
-            None => bound(asked, spot, asked.ledger.of(spot.machine), limit),
+    pub fn consider(&mut self, prepared: &PreparedClass<'_>, target: &PlacementTarget<'_>) {
+        let full = self.best.len() >= EXACT_CANDIDATES;
+        let limit = if full { self.best.last().map(|c| c.min_cost) } else { None };
+        let bound = match target.alloc {
+            None if is_hopeless(prepared, target, limit) => None,
+            None => lower_bound(prepared, target, prepared.holders.of(target.machine), limit),
             Some(alloc) => {
-                let members = asked.board.members(alloc).iter();
-                let mut entries: Vec<Entry> =
-                    members.map(|task| entry(asked.board, *task)).collect();
-                entries.sort_unstable_by_key(|e| (e.priority, e.spared, e.held));
-                bound(asked, spot, &entries, limit)
+                let members = prepared.snapshot.members(alloc).iter();
+                let mut entries: Vec<HolderEntry> =
+                    members.map(|task| entry(prepared.snapshot, *task)).collect();
+                entries.sort_unstable_by_key(|e| (e.priority, e.is_protected, e.released));
+                lower_bound(prepared, target, &entries, limit)
             }
         };
         if let Some(bound) = bound {
-            let Spot { machine, alloc, .. } = *spot;
-            let candidate = Candidate { bound, machine, alloc };
+            let PlacementTarget { machine, alloc, .. } = *target;
+            let candidate = EvictionCandidate { min_cost: bound, machine, alloc };
             let at = self.best.partition_point(|known| *known < candidate);
             self.best.insert(at, candidate);
-            self.best.truncate(WORKED_OUT);
+            self.best.truncate(EXACT_CANDIDATES);
         }
     }
 
-    pub fn add(&mut self, later: Candidates) {
+    pub fn merge(&mut self, later: EvictionCandidates) {
         self.best.extend(later.best);
         self.best.sort_unstable();
-        self.best.truncate(WORKED_OUT);
+        self.best.truncate(EXACT_CANDIDATES);
     }
 
     /// The cheapest victims among the candidates; `None` when no eviction helps.
-    pub fn cheapest(&self, asked: &Asked<'_>, names: &dyn Names) -> Option<Victims> {
-        let mut best: Option<(Cost, Spot<'static>, Vec<TaskId>)> = None;
+    pub fn cheapest(
+        &self,
+        prepared: &PreparedClass<'_>,
+        names: &dyn NameResolver,
+    ) -> Option<Victims> {
+        let mut best: Option<(EvictionCost, PlacementTarget<'static>, Vec<TaskId>)> = None;
         for candidate in &self.best {
-            if best.as_ref().is_some_and(|(cost, ..)| cost < &candidate.bound) {
+            if best.as_ref().is_some_and(|(cost, ..)| cost < &candidate.min_cost) {
                 break;
             }
-            let Candidate { machine, alloc, .. } = *candidate;
-            let spot = Spot { machine, alloc, without: &[] };
-            let Some((cost, victims)) = work_out(asked, &spot) else { continue };
+            let EvictionCandidate { machine, alloc, .. } = *candidate;
+            let target = PlacementTarget { machine, alloc, without: &[] };
+            let Some((cost, victims)) = find_victims(prepared, &target) else { continue };
             if best.as_ref().is_none_or(|(known, ..)| cost < *known) {
-                best = Some((cost, spot, victims));
+                best = Some((cost, target, victims));
             }
         }
-        let (_, spot, victims) = best?;
-        Some(describe(asked, &spot, &victims, names))
+        let (_, target, victims) = best?;
+        Some(describe_victims(prepared, &target, &victims, names))
     }
 }
 
 /// Whether even the least important holder is too much: nearly all machines of a large cell, and
 /// told without looking at their holders. Machines come in order, so an equal bound comes too late.
-fn hopeless(asked: &Asked<'_>, spot: &Spot<'_>, limit: Option<Cost>) -> bool {
+fn is_hopeless(
+    prepared: &PreparedClass<'_>,
+    target: &PlacementTarget<'_>,
+    limit: Option<EvictionCost>,
+) -> bool {
     let Some(limit) = limit else { return false };
-    let lowest = Priority(asked.board.machines.lowest[spot.machine.slot()]);
-    let tier = match asked.class.request.priority.may_preempt(lowest) {
-        true => Tier::Allowed,
-        false => Tier::Priority,
+    let lowest = Priority(prepared.snapshot.machines.lowest_priority[target.machine.slot()]);
+    let tier = match prepared.class.request.priority.may_preempt(lowest) {
+        true => EvictionTier::Allowed,
+        false => EvictionTier::Priority,
     };
-    (tier, lowest, 1) >= limit && !asked.room(spot).fits(&asked.class.need)
+    (tier, lowest, 1) >= limit && !prepared.room(target).fits(&prepared.class.need)
 }
 
 /// Evicting lowest priorities first, mildest tier first, until there is room: the worst victim
 /// needed at least. `None` when it is certainly no better than `limit`.
-fn bound(
-    asked: &Asked<'_>,
-    spot: &Spot<'_>,
-    entries: &[Entry],
-    limit: Option<Cost>,
-) -> Option<Cost> {
-    let (need, preemptor) = (&asked.class.need, asked.class.request.priority);
-    let mut room = asked.room(spot);
-    let mut cost = (Tier::Allowed, Priority(0), 0);
-    for tier_now in [Tier::Allowed, Tier::Spared, Tier::Priority] {
+fn lower_bound(
+    prepared: &PreparedClass<'_>,
+    target: &PlacementTarget<'_>,
+    entries: &[HolderEntry],
+    limit: Option<EvictionCost>,
+) -> Option<EvictionCost> {
+    let (need, preemptor) = (&prepared.class.need, prepared.class.request.priority);
+    let mut room = prepared.room(target);
+    let mut cost = (EvictionTier::Allowed, Priority(0), 0);
+    for tier_now in [EvictionTier::Allowed, EvictionTier::Protected, EvictionTier::Priority] {
         for entry in entries.iter().filter(|e| tier(preemptor, e) == tier_now) {
             if room.fits(need) {
                 return Some(cost);
@@ -225,37 +234,45 @@ fn bound(
             if limit.is_some_and(|limit| cost >= limit) {
                 return None;
             }
-            room.give(&entry.held);
+            room.give(&entry.released);
         }
     }
     room.fits(need).then_some(cost)
 }
 
 /// A minimal set of victims at the place, mildest first, and what it costs.
-fn work_out(asked: &Asked<'_>, spot: &Spot<'_>) -> Option<(Cost, Vec<TaskId>)> {
-    let (board, preemptor) = (asked.board, asked.class.request.priority);
-    let holders = match spot.alloc {
-        None => board.holders(spot.machine),
-        Some(alloc) => board.members(alloc),
+fn find_victims(
+    prepared: &PreparedClass<'_>,
+    target: &PlacementTarget<'_>,
+) -> Option<(EvictionCost, Vec<TaskId>)> {
+    let (snapshot, preemptor) = (prepared.snapshot, prepared.class.request.priority);
+    let holders = match target.alloc {
+        None => snapshot.holders(target.machine),
+        Some(alloc) => snapshot.members(alloc),
     };
-    let mut all: Vec<(Tier, Priority, Reverse<[i64; SUMS]>, TaskId)> = holders
+    let mut all: Vec<(EvictionTier, Priority, Reverse<[i64; SUMS]>, TaskId)> = holders
         .iter()
         .map(|task| {
-            let entry = entry(board, *task);
-            (tier(preemptor, &entry), entry.priority, Reverse(entry.held), *task)
+            let entry = entry(snapshot, *task);
+            (tier(preemptor, &entry), entry.priority, Reverse(entry.released), *task)
         })
         .collect();
     all.sort_unstable();
     let fits = |victims: &[TaskId]| {
-        feasible::first(board, asked.class, &Spot { without: victims, ..*spot }).is_none()
+        feasible::first_reason(
+            snapshot,
+            prepared.class,
+            &PlacementTarget { without: victims, ..*target },
+        )
+        .is_none()
     };
     let mut victims: Vec<TaskId> = Vec::new();
-    let mut room: Room = asked.room(spot);
+    let mut room: Room = prepared.room(target);
     let mut enough = false;
-    for (_, _, Reverse(held), task) in &all {
+    for (_, _, Reverse(released), task) in &all {
         victims.push(*task);
-        room.give(held);
-        enough = room.fits(&asked.class.need) && fits(&victims);
+        room.give(released);
+        enough = room.fits(&prepared.class.need) && fits(&victims);
         if enough {
             break;
         }
@@ -274,51 +291,58 @@ fn work_out(asked: &Asked<'_>, spot: &Spot<'_>) -> Option<(Cost, Vec<TaskId>)> {
     Some(((tier, priority, victims.len() as u32), victims))
 }
 
-fn describe(asked: &Asked<'_>, spot: &Spot<'_>, victims: &[TaskId], names: &dyn Names) -> Victims {
-    let board = asked.board;
-    let mut taken: Vec<JobId> = Vec::new();
+fn describe_victims(
+    prepared: &PreparedClass<'_>,
+    target: &PlacementTarget<'_>,
+    victims: &[TaskId],
+    names: &dyn NameResolver,
+) -> Victims {
+    let snapshot = prepared.snapshot;
+    let mut victim_jobs: Vec<JobId> = Vec::new();
     let everybody = victims
         .iter()
-        .flat_map(|task| std::iter::once(*task).chain(board.members(*task).iter().copied()));
-    let tasks: Vec<VictimNeeded> = everybody
+        .flat_map(|task| std::iter::once(*task).chain(snapshot.members(*task).iter().copied()));
+    let tasks: Vec<RequiredVictim> = everybody
         .map(|task| {
-            let priority = board.priority_of(task).unwrap_or_default();
-            let obstacle = obstacle(asked, spot.alloc, task, &mut taken);
-            VictimNeeded { task: names::task(names, task), priority, obstacle }
+            let priority = snapshot.priority_of(task).unwrap_or_default();
+            let obstacle = obstacle(prepared, target.alloc, task, &mut victim_jobs);
+            RequiredVictim { task: names::task_ref(names, task), priority, obstacle }
         })
         .collect();
     Victims {
-        machine: names::machine(names, spot.machine),
-        alloc: spot.alloc.map(|alloc| names::task(names, alloc)),
+        machine: names::machine_ref(names, target.machine),
+        alloc: target.alloc.map(|alloc| names::task_ref(names, alloc)),
         allowed: tasks.iter().all(|victim| victim.obstacle.is_none()),
         tasks,
     }
 }
 
-/// `taken` lists the jobs of the victims so far: their budgets are spent one by one.
+/// `victim_jobs` lists the jobs of the victims so far: their budgets are spent one by one.
 fn obstacle(
-    asked: &Asked<'_>,
+    prepared: &PreparedClass<'_>,
     alloc: Option<TaskId>,
     task: TaskId,
-    taken: &mut Vec<JobId>,
+    victim_jobs: &mut Vec<JobId>,
 ) -> Option<Obstacle> {
-    let preemptor = asked.class.request.priority;
-    let priority = asked.board.priority_of(task)?;
+    let preemptor = prepared.class.request.priority;
+    let priority = prepared.snapshot.priority_of(task)?;
     if preemptor <= priority {
         return Some(Obstacle::NotLower);
     }
     if !preemptor.may_preempt(priority) {
         return Some(Obstacle::SameProdBand(priority.band()));
     }
-    let row = &asked.board.tasks[task.slot()];
-    match row.holding {
-        Holding::Restarting if row.place.alloc() == alloc => return Some(Obstacle::Restarting),
-        Holding::Running => {}
+    let row = &prepared.snapshot.tasks[task.slot()];
+    match row.phase {
+        TaskPhase::Restarting if row.placement.alloc() == alloc => {
+            return Some(Obstacle::Restarting);
+        }
+        TaskPhase::Running => {}
         _ => return None,
     }
     let job = row.job;
-    let left = asked.board.budget_of(job)?;
-    let before = taken.iter().filter(|j| **j == job).count();
-    taken.push(job);
+    let left = prepared.snapshot.budget_of(job)?;
+    let before = victim_jobs.iter().filter(|j| **j == job).count();
+    victim_jobs.push(job);
     (before >= left as usize).then_some(Obstacle::Budget { left })
 }

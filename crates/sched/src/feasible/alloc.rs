@@ -1,20 +1,25 @@
 //! Tasks of a job inside an alloc set go into placed allocs of that set and nowhere else.
 
-use super::Spot;
-use crate::board::Board;
+use super::PlacementTarget;
 use crate::class::Class;
-use cellwright_cell::reason::Misfit;
+use crate::cluster_snapshot::ClusterSnapshot;
+use cellwright_cell::reason::InfeasibleReason;
 
-pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
-    let member = match (class.request.alloc_set, spot.alloc) {
+pub(super) fn infeasible_reasons(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+    out: &mut Vec<InfeasibleReason>,
+) {
+    let member = match (class.request.alloc_set, target.alloc) {
         (None, None) => true,
-        (Some(set), Some(alloc)) => board
+        (Some(set), Some(alloc)) => snapshot
             .allocs
             .get(&alloc)
-            .is_some_and(|row| set.0 == Some(row.set) && row.machine == spot.machine),
+            .is_some_and(|row| set.0 == Some(row.set) && row.machine == target.machine),
         _ => false,
     };
     if !member {
-        out.push(Misfit::NoAllocHere);
+        out.push(InfeasibleReason::NoAllocHere);
     }
 }

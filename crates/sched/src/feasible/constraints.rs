@@ -1,28 +1,38 @@
 //! Hard constraints over machine attributes (B4) and folders that machines lend (X9), judged once
 //! per list and attribute profile.
 
-use super::Spot;
-use crate::board::Board;
-use crate::board::constraints::OK;
+use super::PlacementTarget;
 use crate::class::Class;
-use cellwright_cell::reason::Misfit;
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::constraints::NONE_FAILING;
+use cellwright_cell::reason::InfeasibleReason;
 
-pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
+pub(super) fn infeasible_reasons(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+    out: &mut Vec<InfeasibleReason>,
+) {
     let Some(list) = class.request.constraints else { return };
-    let Some(attributes) = board.attributes(spot.machine) else { return };
-    let constraints = board.constraints.constraints(list).iter().enumerate();
+    let Some(attributes) = snapshot.attributes(target.machine) else { return };
+    let constraints = snapshot.constraints.constraints(list).iter().enumerate();
     for (position, constraint) in constraints {
         if constraint.is_hard() && !constraint.holds(attributes) {
-            out.push(Misfit::Constraint { position: position as u32 });
+            out.push(InfeasibleReason::Constraint { position: position as u32 });
         }
     }
-    let not_lent = board.constraints.loans(list).iter().filter(|loan| !loan.is_granted(attributes));
-    out.extend(not_lent.cloned().map(Misfit::Volume));
+    let not_granted = snapshot
+        .constraints
+        .host_volumes(list)
+        .iter()
+        .filter(|host_volume| !host_volume.is_granted(attributes));
+    out.extend(not_granted.cloned().map(InfeasibleReason::Volume));
 }
 
 #[inline]
-pub(super) fn holds(board: &Board, class: &Class, m: usize) -> bool {
+pub(super) fn is_met(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     class.request.constraints.is_none_or(|list| {
-        board.constraints.judgement(list, board.machines.profile[m]).failing == OK
+        snapshot.constraints.result(list, snapshot.machines.profile[m]).first_failing
+            == NONE_FAILING
     })
 }

@@ -1,13 +1,18 @@
 //! A draining machine takes nothing new, neither by itself nor into an alloc.
 
-use super::Spot;
-use crate::board::Board;
-use crate::board::machines::Status;
+use super::PlacementTarget;
 use crate::class::Class;
-use cellwright_cell::reason::Misfit;
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::machines::SchedulableStatus;
+use cellwright_cell::reason::InfeasibleReason;
 
-pub(super) fn misfits(board: &Board, _: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
-    if board.machines.status[spot.machine.slot()] == Status::Draining {
-        out.push(Misfit::MachineDraining);
+pub(super) fn infeasible_reasons(
+    snapshot: &ClusterSnapshot,
+    _: &Class,
+    target: &PlacementTarget<'_>,
+    out: &mut Vec<InfeasibleReason>,
+) {
+    if snapshot.machines.status[target.machine.slot()] == SchedulableStatus::Draining {
+        out.push(InfeasibleReason::MachineDraining);
     }
 }

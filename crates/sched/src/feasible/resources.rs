@@ -1,45 +1,54 @@
 //! Room (B40): prod by limits, everything by reservations, on the machine or inside the alloc.
 
-use super::Spot;
-use crate::board::Board;
-use crate::board::machines::{RESERVED_DISK, Room};
+use super::PlacementTarget;
 use crate::class::{Class, SUMS, charges};
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::machines::{RESERVED_DISK, Room};
 use cellwright_cell::id::TaskId;
-use cellwright_cell::reason::Misfit;
+use cellwright_cell::reason::InfeasibleReason;
 use cellwright_cell::resource::{DIMENSIONS, Dimension, Shortfall};
 
 /// Room at the spot once the tasks imagined gone have left.
-pub(crate) fn room(board: &Board, spot: &Spot<'_>) -> Room {
-    let mut room = match spot.alloc {
-        None => board.machines.room[spot.machine.slot()],
-        Some(alloc) => board.allocs.get(&alloc).map_or(Room::default(), |row| row.room),
+pub(crate) fn room(snapshot: &ClusterSnapshot, target: &PlacementTarget<'_>) -> Room {
+    let mut room = match target.alloc {
+        None => snapshot.machines.room[target.machine.slot()],
+        Some(alloc) => snapshot.allocs.get(&alloc).map_or(Room::default(), |row| row.room),
     };
-    for task in spot.without {
-        let row = &board.tasks[task.slot()];
-        if row.place.alloc() == spot.alloc {
-            room.give(&held(board, *task));
+    for task in target.without {
+        let row = &snapshot.tasks[task.slot()];
+        if row.placement.alloc() == target.alloc {
+            room.give(&released_by(snapshot, *task));
         }
     }
     room
 }
 
 /// What a placed task gives back when it is evicted: its charges without the disk it leaves.
-pub(crate) fn held(board: &Board, task: TaskId) -> [i64; SUMS] {
-    let row = &board.tasks[task.slot()];
-    let request = &board.class(row.class).request;
-    let mut held = charges(request.priority, request.limits, row.place.reservation());
-    held[RESERVED_DISK] -= row.leaves_disk as i64;
+pub(crate) fn released_by(snapshot: &ClusterSnapshot, task: TaskId) -> [i64; SUMS] {
+    let row = &snapshot.tasks[task.slot()];
+    let request = &snapshot.class(row.class).request;
+    let mut held = charges(request.priority, request.limits, row.placement.reservation());
+    held[RESERVED_DISK] -= row.retained_on_exit as i64;
     held
 }
 
-pub(super) fn misfits(board: &Board, class: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
-    let room = room(board, spot);
+pub(super) fn infeasible_reasons(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+    out: &mut Vec<InfeasibleReason>,
+) {
+    let room = room(snapshot, target);
     for (d, dimension) in Dimension::ALL.into_iter().enumerate() {
         // Where both sums fall short, the one that counts for everybody is reported.
-        let short = [d + DIMENSIONS, d].into_iter().find(|i| class.need[*i] > room.free[*i]);
-        if let Some(i) = short {
-            let (asked, available) = (class.take[i] as u64, room.free[i].max(0) as u64);
-            out.push(Misfit::Resource(Shortfall { dimension, asked, available }));
+        let first_short = [d + DIMENSIONS, d].into_iter().find(|i| class.need[*i] > room.free[*i]);
+        if let Some(i) = first_short {
+            let (requested, available) = (class.charge[i] as u64, room.free[i].max(0) as u64);
+            out.push(InfeasibleReason::Resource(Shortfall {
+                dimension,
+                asked: requested,
+                available,
+            }));
         }
     }
 }

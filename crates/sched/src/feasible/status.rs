@@ -1,14 +1,19 @@
 //! A machine that is down or unknown takes nothing.
 
-use super::Spot;
-use crate::board::Board;
-use crate::board::machines::Status;
+use super::PlacementTarget;
 use crate::class::Class;
-use cellwright_cell::reason::Misfit;
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::machines::SchedulableStatus;
+use cellwright_cell::reason::InfeasibleReason;
 
-pub(super) fn misfits(board: &Board, _: &Class, spot: &Spot<'_>, out: &mut Vec<Misfit>) {
-    let status = board.machines.status.get(spot.machine.slot()).copied();
-    if status.unwrap_or(Status::Gone) <= Status::Down {
-        out.push(Misfit::MachineDown);
+pub(super) fn infeasible_reasons(
+    snapshot: &ClusterSnapshot,
+    _: &Class,
+    target: &PlacementTarget<'_>,
+    out: &mut Vec<InfeasibleReason>,
+) {
+    let status = snapshot.machines.status.get(target.machine.slot()).copied();
+    if status.unwrap_or(SchedulableStatus::Gone) <= SchedulableStatus::Down {
+        out.push(InfeasibleReason::MachineDown);
     }
 }

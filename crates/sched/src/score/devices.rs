@@ -10,11 +10,11 @@
 //! Costs nothing for cells without device requests: the mix is then empty and never looked at.
 
 use super::MAX_DEVICES;
-use super::slot_values::{Demand, GRAIN, GRAINS, SlotValues, UNIT, slot_values};
-use crate::board::Board;
-use crate::board::machines::{DeviceSlot, Machines};
+use super::slot_values::{GRAIN, GRAINS, SlotDemand, SlotValues, UNIT, slot_values};
 use crate::class::{Class, Classes};
-use cellwright_cell::device::{DeviceGrant, DeviceRequest, WHOLE};
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::machines::{DeviceSlot, Machines};
+use cellwright_cell::device::{DeviceGrant, DeviceRequest, WHOLE_DEVICE};
 use cellwright_cell::name::Token;
 use cellwright_cell::resource::DIMENSIONS;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ const SLACK: i64 = 8;
 /// Near-equal requests share an entry of the mix: amounts keep this many significant bits.
 const SIGNIFICANT_BITS: u32 = 5;
 /// Entries kept; the rarest go first.
-const MAX_TYPICAL: usize = 512;
+const MAX_TYPICAL_REQUESTS: usize = 512;
 /// Counts are scaled down until they add up to less than this, so that 64 bits are enough.
 const MAX_WEIGHT: i64 = 1 << 16;
 /// Amounts are scaled down to this many bits, for the same reason.
@@ -32,7 +32,7 @@ const AMOUNT_BITS: u32 = 31;
 
 /// A shape of request that the cell sees.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Shape {
+struct DeviceRequestShape {
     need: [i64; DIMENSIONS],
     count: i64,
     milli: u16,
@@ -41,18 +41,18 @@ struct Shape {
 }
 
 #[derive(Clone, Debug)]
-struct Typical {
-    shape: Shape,
+struct TypicalRequest {
+    shape: DeviceRequestShape,
     weight: i64,
     /// What one such task buys, in [`UNIT`].
-    buys: i64,
+    worth: i64,
 }
 
 /// Demand for one kind of device.
 #[derive(Clone, Debug)]
-struct KindMix {
+struct KindDemand {
     values: SlotValues,
-    typical: Vec<Typical>,
+    typical: Vec<TypicalRequest>,
     weight: i64,
     /// Which interned devices are of this kind.
     members: Vec<bool>,
@@ -60,8 +60,8 @@ struct KindMix {
 
 /// The cell's demand for devices, drawn from the tasks that wait or hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceMix {
-    kinds: Vec<KindMix>,
+pub(crate) struct DeviceDemand {
+    kinds: Vec<KindDemand>,
     /// Bits by which amounts of each dimension are scaled down.
     shift: [u32; DIMENSIONS],
 }
@@ -74,7 +74,7 @@ fn rounded(amount: i64) -> i64 {
     amount >> drop << drop
 }
 
-impl DeviceMix {
+impl DeviceDemand {
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }
@@ -84,29 +84,34 @@ impl DeviceMix {
             let largest = machines.shapes.iter().map(|s| s.capacity[d]).max().unwrap_or(0);
             (64 - largest.leading_zeros()).saturating_sub(AMOUNT_BITS)
         });
-        let mut counts: BTreeMap<Token, BTreeMap<Shape, i64>> = BTreeMap::new();
+        let mut counts: BTreeMap<Token, BTreeMap<DeviceRequestShape, i64>> = BTreeMap::new();
         for (request, members) in classes.demand().filter(|(_, members)| *members > 0) {
-            for ask in &request.devices {
+            for device_request in &request.devices {
                 let amounts = request.reservation.to_array();
                 let need = std::array::from_fn(|d| {
                     rounded((amounts[d] >> self.shift[d]).min(1 << AMOUNT_BITS) as i64)
                 });
-                let shape = self.shape(need, ask, machines);
-                let kind = counts.entry(ask.kind.clone()).or_default();
-                *kind.entry(shape).or_default() += i64::from(members);
+                let request_shape = self.request_shape(need, device_request, machines);
+                let kind = counts.entry(device_request.kind.clone()).or_default();
+                *kind.entry(request_shape).or_default() += i64::from(members);
             }
         }
-        let kinds = counts.into_iter().map(|(kind, shapes)| kind_mix(&kind, shapes, machines));
+        let kinds = counts.into_iter().map(|(kind, shapes)| kind_demand(&kind, shapes, machines));
         self.kinds = kinds.collect();
     }
 
-    fn shape(&self, need: [i64; DIMENSIONS], ask: &DeviceRequest, machines: &Machines) -> Shape {
+    fn request_shape(
+        &self,
+        need: [i64; DIMENSIONS],
+        request: &DeviceRequest,
+        machines: &Machines,
+    ) -> DeviceRequestShape {
         let devices = machines.device_kinds.items().iter();
-        Shape {
+        DeviceRequestShape {
             need,
-            count: i64::from(ask.count.max(1)),
-            milli: ask.milli.div_ceil(GRAIN) * GRAIN,
-            accepts: devices.map(|d| ask.accepts(d)).collect(),
+            count: i64::from(request.count.max(1)),
+            milli: request.milli.div_ceil(GRAIN) * GRAIN,
+            accepts: devices.map(|d| request.accepts(d)).collect(),
         }
     }
 
@@ -116,57 +121,66 @@ impl DeviceMix {
     }
 }
 
-fn kind_mix(kind: &Token, shapes: BTreeMap<Shape, i64>, machines: &Machines) -> KindMix {
-    let mut typical: Vec<(i64, Shape)> = shapes.into_iter().map(|(s, n)| (n, s)).collect();
+fn kind_demand(
+    kind: &Token,
+    shapes: BTreeMap<DeviceRequestShape, i64>,
+    machines: &Machines,
+) -> KindDemand {
+    let mut typical: Vec<(i64, DeviceRequestShape)> =
+        shapes.into_iter().map(|(s, n)| (n, s)).collect();
     typical.sort_by(|a, b| b.cmp(a));
-    typical.truncate(MAX_TYPICAL);
+    typical.truncate(MAX_TYPICAL_REQUESTS);
     while typical.iter().map(|(n, _)| n).sum::<i64>() >= MAX_WEIGHT {
         typical.iter_mut().for_each(|(n, _)| *n = (*n / 2).max(1));
     }
     let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
-    for (count, shape) in &typical {
-        let size = usize::from(shape.milli / GRAIN).clamp(1, GRAINS);
-        *sizes.entry(size).or_default() += (*count * shape.count) as u64;
+    for (count, request_shape) in &typical {
+        let size = usize::from(request_shape.milli / GRAIN).clamp(1, GRAINS);
+        *sizes.entry(size).or_default() += (*count * request_shape.count) as u64;
     }
-    let demand: Vec<Demand> =
-        sizes.into_iter().map(|(size, count)| Demand { size, count }).collect();
+    let demand: Vec<SlotDemand> =
+        sizes.into_iter().map(|(size, count)| SlotDemand { size, count }).collect();
     let devices = machines.device_kinds.items().iter();
-    KindMix {
+    KindDemand {
         values: slot_values(&demand),
         weight: typical.iter().map(|(n, _)| n).sum(),
         members: devices.map(|d| d.kind == *kind).collect(),
-        typical: typical.into_iter().map(|(weight, shape)| typical_of(weight, shape)).collect(),
+        typical: typical
+            .into_iter()
+            .map(|(weight, request_shape)| typical_request(weight, request_shape))
+            .collect(),
     }
 }
 
-fn typical_of(weight: i64, shape: Shape) -> Typical {
-    let buys = shape.count * i64::from(shape.milli) * UNIT / i64::from(WHOLE);
-    Typical { shape, weight, buys }
+fn typical_request(weight: i64, request_shape: DeviceRequestShape) -> TypicalRequest {
+    let buys =
+        request_shape.count * i64::from(request_shape.milli) * UNIT / i64::from(WHOLE_DEVICE);
+    TypicalRequest { shape: request_shape, weight, worth: buys }
 }
 
 /// What is free of one kind on a machine.
 #[derive(Default)]
-struct Left {
+struct FreeShares {
     slots: i64,
     whole: i64,
     largest: u16,
 }
 
-impl KindMix {
-    fn left(&self, slots: &[DeviceSlot], shares: &[u16], accepts: &[bool]) -> Left {
-        let mut left = Left::default();
+impl KindDemand {
+    fn free_shares(&self, slots: &[DeviceSlot], shares: &[u16], accepts: &[bool]) -> FreeShares {
+        let mut free_shares = FreeShares::default();
         for (slot, free) in slots.iter().zip(shares) {
             if accepts.get(slot.kind as usize).copied().unwrap_or(false) {
-                left.slots += self.values[usize::from(free / GRAIN).min(GRAINS)];
-                left.whole += i64::from(*free == WHOLE);
-                left.largest = left.largest.max(*free);
+                free_shares.slots += self.values[usize::from(free / GRAIN).min(GRAINS)];
+                free_shares.whole += i64::from(*free == WHOLE_DEVICE);
+                free_shares.largest = free_shares.largest.max(*free);
             }
         }
-        left
+        free_shares
     }
 
     fn worth(&self, slots: &[DeviceSlot], shares: &[u16], free: &[i64; DIMENSIONS]) -> i64 {
-        let all = self.left(slots, shares, &self.members);
+        let all = self.free_shares(slots, shares, &self.members);
         if all.slots == 0 {
             return 0;
         }
@@ -174,20 +188,20 @@ impl KindMix {
         let uniform = slots.windows(2).all(|pair| pair[0].kind == pair[1].kind);
         let mut sum = SLACK * self.weight * all.slots;
         for typical in &self.typical {
-            let shape = &typical.shape;
+            let request_shape = &typical.shape;
             let first = slots.first().map_or(0, |s| s.kind as usize);
-            if uniform && !shape.accepts.get(first).copied().unwrap_or(false) {
+            if uniform && !request_shape.accepts.get(first).copied().unwrap_or(false) {
                 continue;
             }
             let part;
-            let left = match uniform {
+            let free_shares = match uniform {
                 true => &all,
                 false => {
-                    part = self.left(slots, shares, &shape.accepts);
+                    part = self.free_shares(slots, shares, &request_shape.accepts);
                     &part
                 }
             };
-            sum += typical.weight * sells(typical, left, free);
+            sum += typical.weight * sellable_worth(typical, free_shares, free);
         }
         // Normalised by the weight of the mix: a quarter of a millionth of a device is fine enough.
         sum / (4 * self.weight.max(1))
@@ -195,23 +209,27 @@ impl KindMix {
 }
 
 /// What the machine could sell to tasks of one shape: bounded by slots and by all other amounts.
-fn sells(typical: &Typical, left: &Left, free: &[i64; DIMENSIONS]) -> i64 {
-    let shape = &typical.shape;
-    let fits = shape.need.iter().zip(free).all(|(need, free)| need <= free);
-    if !fits || left.largest < shape.milli {
+fn sellable_worth(
+    typical: &TypicalRequest,
+    free_shares: &FreeShares,
+    free: &[i64; DIMENSIONS],
+) -> i64 {
+    let request_shape = &typical.shape;
+    let fits = request_shape.need.iter().zip(free).all(|(need, free)| need <= free);
+    if !fits || free_shares.largest < request_shape.milli {
         return 0;
     }
-    let mut sells = match shape.count {
-        1 => left.slots,
-        count => left.whole / count * typical.buys,
+    let mut sellable = match request_shape.count {
+        1 => free_shares.slots,
+        count => free_shares.whole / count * typical.worth,
     };
-    for (need, free) in shape.need.iter().zip(free) {
+    for (need, free) in request_shape.need.iter().zip(free) {
         // Compared as products first: dividing is the dear part.
-        if *need > 0 && free * typical.buys < sells * need {
-            sells = free * typical.buys / need;
+        if *need > 0 && free * typical.worth < sellable * need {
+            sellable = free * typical.worth / need;
         }
     }
-    sells
+    sellable
 }
 
 fn shares_of(slots: &[DeviceSlot]) -> Vec<u16> {
@@ -219,35 +237,39 @@ fn shares_of(slots: &[DeviceSlot]) -> Vec<u16> {
 }
 
 /// Free amounts by reservation, after `class` came (or before), scaled as the mix is.
-fn amounts(board: &Board, class: &Class, m: usize, after: bool) -> [i64; DIMENSIONS] {
-    let free = &board.machines.room[m].free;
+fn amounts(snapshot: &ClusterSnapshot, class: &Class, m: usize, after: bool) -> [i64; DIMENSIONS] {
+    let free = &snapshot.machines.room[m].free;
     std::array::from_fn(|d| {
-        let taken = if after { class.take[d + DIMENSIONS] } else { 0 };
-        (free[d + DIMENSIONS] - taken).max(0) >> board.device_mix.shift[d]
+        let taken = if after { class.charge[d + DIMENSIONS] } else { 0 };
+        (free[d + DIMENSIONS] - taken).max(0) >> snapshot.device_demand.shift[d]
     })
 }
 
 /// Device worth that machine slot `m` loses when a task of the class comes; the caller has found it
 /// feasible. Lower is better.
-pub(crate) fn loss(board: &Board, class: &Class, m: usize) -> u32 {
-    if board.device_mix.is_empty() || board.machines.devices[m].is_empty() {
+pub(crate) fn worth_lost(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> u32 {
+    if snapshot.device_demand.is_empty() || snapshot.machines.devices[m].is_empty() {
         return 0;
     }
-    best(board, class, m).0
+    least_loss(snapshot, class, m).0
 }
 
 /// The devices to take on machine slot `m`: those whose loss is least.
-pub(crate) fn choose(board: &Board, class: &Class, m: usize) -> Option<Vec<DeviceGrant>> {
-    let aware = !board.device_mix.is_empty() && !class.request.devices.is_empty();
-    aware.then(|| best(board, class, m).1)
+pub(crate) fn choose_least_loss(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    m: usize,
+) -> Option<Vec<DeviceGrant>> {
+    let aware = !snapshot.device_demand.is_empty() && !class.request.devices.is_empty();
+    aware.then(|| least_loss(snapshot, class, m).1)
 }
 
-fn best(board: &Board, class: &Class, m: usize) -> (u32, Vec<DeviceGrant>) {
-    let slots = &board.machines.devices[m];
+fn least_loss(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> (u32, Vec<DeviceGrant>) {
+    let slots = &snapshot.machines.devices[m];
     let shares = shares_of(slots);
-    let mix = &board.device_mix;
-    let before = mix.worth(slots, &shares, &amounts(board, class, m, false));
-    let free = amounts(board, class, m, true);
+    let mix = &snapshot.device_demand;
+    let before = mix.worth(slots, &shares, &amounts(snapshot, class, m, false));
+    let free = amounts(snapshot, class, m, true);
     let loss = |grants: &[DeviceGrant]| {
         let mut shares = shares.clone();
         for grant in grants {
@@ -257,24 +279,24 @@ fn best(board: &Board, class: &Class, m: usize) -> (u32, Vec<DeviceGrant>) {
         (before - mix.worth(slots, &shares, &free)).clamp(0, i64::from(MAX_DEVICES)) as u32
     };
     let part = match class.request.devices.as_slice() {
-        [ask] if ask.count == 1 && ask.milli < WHOLE => Some(ask),
+        [request] if request.count == 1 && request.milli < WHOLE_DEVICE => Some(request),
         _ => None,
     };
-    let Some(ask) = part else {
+    let Some(request) = part else {
         // Whole devices are all alike; several requests take what the plain rule takes.
-        let grants = crate::feasible::choose_devices(board, class, m, &[]).unwrap_or_default();
+        let grants = crate::feasible::choose_devices(snapshot, class, m, &[]).unwrap_or_default();
         return (loss(&grants), grants);
     };
     let accepted = |i: &usize| {
-        let device = board.machines.device_kinds.get(slots[*i].kind);
-        shares[*i] >= ask.milli && device.is_some_and(|d| ask.accepts(d))
+        let device = snapshot.machines.device_kinds.get(slots[*i].kind);
+        shares[*i] >= request.milli && device.is_some_and(|d| request.accepts(d))
     };
     let mut levels: Vec<usize> = (0..slots.len()).filter(accepted).collect();
     // Equal devices lose equally: one of each suffices, the first.
     levels.sort_by_key(|i| (shares[*i], slots[*i].kind, *i));
     levels.dedup_by_key(|i| (shares[*i], slots[*i].kind));
     let candidates = levels.into_iter().map(|i| {
-        let grants = vec![DeviceGrant { device: i as u8, milli: ask.milli }];
+        let grants = vec![DeviceGrant { device: i as u8, milli: request.milli }];
         (loss(&grants), grants)
     });
     candidates.min_by_key(|(loss, _)| *loss).unwrap_or_default()

@@ -22,16 +22,16 @@
 //!
 //! Everything is fixed-point.
 
-use crate::board::Board;
-use crate::board::machines::{FRACTION_BITS, Shape};
-use crate::board::rows::{Place, TaskRow};
 use crate::class::{Class, Classes, SUMS};
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::cluster_snapshot::machines::{FRACTION_BITS, MachineShape};
+use crate::cluster_snapshot::rows::{PlacementState, TaskRow};
 use cellwright_cell::priority::{Band, MAX_PRIORITY};
 use cellwright_cell::resource::DIMENSIONS;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Model {
+pub enum PackingModel {
     WorstFit,
     BestFit,
     #[default]
@@ -47,50 +47,50 @@ const LOSS_WEIGHT: u64 = 64;
 const FACTOR_BITS: u32 = 16;
 /// The mix is redrawn when the number of tasks, or the demand of a band in a dimension as part of
 /// the whole demand there, has changed by more than this part.
-const DRIFT: u64 = 8;
+const DRIFT_DIVISOR: u64 = 8;
 
 /// Turns leftovers into room by one ledger and one mix.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ledger {
-    /// Dimensions somebody asks for: the first `dimensions` of `asked`.
-    asked: [usize; DIMENSIONS],
+struct RoomScale {
+    /// Dimensions somebody asks for: the first `dimensions` of `demanded`.
+    demanded: [usize; DIMENSIONS],
     dimensions: usize,
     factor: [u64; DIMENSIONS],
     /// Low bits dropped first, so that the product stays in 64 bits.
     shift: [u32; DIMENSIONS],
 }
 
-impl Ledger {
+impl RoomScale {
     /// `demand` is the mix; the largest room of any of `shapes` becomes 2^24.
-    fn new(demand: &[u128; DIMENSIONS], shapes: &[Shape]) -> Ledger {
-        let mut ledger = Ledger::default();
+    fn new(demand: &[u128; DIMENSIONS], shapes: &[MachineShape]) -> RoomScale {
+        let mut scale = RoomScale::default();
         // How often the whole mix would fit into a machine of that shape, in 2^-64.
-        let times = |shape: &Shape| {
-            let asked = (0..DIMENSIONS).filter(|d| demand[*d] > 0);
-            asked.map(|d| (u128::from(shape.capacity[d]) << 64) / demand[d]).min()
+        let times = |shape: &MachineShape| {
+            let demanded = (0..DIMENSIONS).filter(|d| demand[*d] > 0);
+            demanded.map(|d| (u128::from(shape.capacity[d]) << 64) / demand[d]).min()
         };
         let Some(largest) = shapes.iter().filter_map(times).max().filter(|n| *n > 0) else {
-            return ledger;
+            return scale;
         };
         for d in (0..DIMENSIONS).filter(|d| demand[*d] > 0) {
             // What the largest machine holds of this dimension when it is full of the mix.
             let full = (demand[d].min(1 << 63) * largest.min(1 << 64)) >> 64;
             let full = full.max(1) as u64;
             let shift = (64 - full.leading_zeros()).saturating_sub(ROOM_BITS);
-            ledger.shift[d] = shift;
-            ledger.factor[d] = (1 << (ROOM_BITS + FACTOR_BITS)) / (full >> shift).max(1);
-            ledger.asked[ledger.dimensions] = d;
-            ledger.dimensions += 1;
+            scale.shift[d] = shift;
+            scale.factor[d] = (1 << (ROOM_BITS + FACTOR_BITS)) / (full >> shift).max(1);
+            scale.demanded[scale.dimensions] = d;
+            scale.dimensions += 1;
         }
-        ledger
+        scale
     }
 
-    /// Room lost by taking `take` from `free`, and room left, in 2^-24 of the largest machine's;
+    /// Room lost by taking `charge` from `free`, and room left, in 2^-24 of the largest machine's;
     /// no more than that where the mix leaves a surplus.
     #[inline]
     fn lost_and_left(&self, free: &[i64], take: &[i64]) -> (u64, u64) {
         let (mut before, mut after) = (1 << ROOM_BITS, 1 << ROOM_BITS);
-        for d in &self.asked[..self.dimensions] {
+        for d in &self.demanded[..self.dimensions] {
             let (factor, shift) = (self.factor[*d], self.shift[*d]);
             let by = |left: i64| {
                 let amount = (left.max(0) as u64) >> shift;
@@ -105,34 +105,34 @@ impl Ledger {
 
 /// The demand of one priority and all below it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Level {
-    limits: Ledger,
-    reservations: Ledger,
+struct PriorityDemand {
+    limits: RoomScale,
+    reservations: RoomScale,
 }
 
 /// The cell's demand, drawn from the tasks that wait or hold.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Mix {
+pub(crate) struct DemandMix {
     /// Tasks it was drawn from.
     tasks: u64,
     /// Their limits by band.
     limits: [[u128; DIMENSIONS]; Band::ALL.len()],
     shapes: usize,
     /// Dimensions anybody asks for.
-    asked: [bool; DIMENSIONS],
-    levels: Vec<Level>,
+    demanded: [bool; DIMENSIONS],
+    levels: Vec<PriorityDemand>,
     /// Position in `levels` by priority.
     level_of: Vec<u16>,
     /// Grows with every redraw: keys made with an older mix are void.
     pub version: u64,
 }
 
-impl Mix {
+impl DemandMix {
     pub fn is_stale(&self, classes: &Classes, shapes: usize) -> bool {
         let drift = self.tasks.abs_diff(classes.total());
         self.level_of.is_empty()
             || self.shapes != shapes
-            || drift > self.tasks / DRIFT
+            || drift > self.tasks / DRIFT_DIVISOR
             || self.demand_drifted(classes.limits_by_band())
     }
 
@@ -140,31 +140,31 @@ impl Mix {
         (0..DIMENSIONS).any(|d| {
             let drawn: u128 = self.limits.iter().map(|band| band[d]).sum();
             let changed = |band: usize| now[band][d].abs_diff(self.limits[band][d]);
-            (0..now.len()).any(|band| changed(band) > drawn / u128::from(DRIFT))
+            (0..now.len()).any(|band| changed(band) > drawn / u128::from(DRIFT_DIVISOR))
         })
     }
 
     /// Walks over all tasks, not classes: what a task holds by reservation is its own.
-    pub fn redraw(&mut self, classes: &Classes, tasks: &[TaskRow], shapes: &[Shape]) {
-        let mut by_priority = vec![Demand::default(); usize::from(MAX_PRIORITY) + 1];
-        for task in tasks.iter().filter(|task| task.place != Place::Gone) {
+    pub fn redraw(&mut self, classes: &Classes, tasks: &[TaskRow], shapes: &[MachineShape]) {
+        let mut by_priority = vec![DemandSums::default(); usize::from(MAX_PRIORITY) + 1];
+        for task in tasks.iter().filter(|task| task.placement != PlacementState::Gone) {
             let request = &classes.get(task.class).request;
             if request.alloc_set.is_some() {
                 continue;
             }
             let demand = &mut by_priority[usize::from(request.priority.0.min(MAX_PRIORITY))];
             demand.tasks += 1;
-            let reservation = match task.place {
-                Place::Pending { .. } => request.reservation,
-                _ => task.place.reservation(),
+            let reservation = match task.placement {
+                PlacementState::Pending { .. } => request.reservation,
+                _ => task.placement.reservation(),
             };
-            add(&mut demand.reservations, reservation.to_array());
+            add_amounts(&mut demand.reservations, reservation.to_array());
             if request.priority.is_prod() {
-                add(&mut demand.limits, request.limits.to_array());
+                add_amounts(&mut demand.limits, request.limits.to_array());
             }
         }
         let (mut limits, mut reservations) = ([0u128; DIMENSIONS], [0u128; DIMENSIONS]);
-        self.levels = vec![Level::default()];
+        self.levels = vec![PriorityDemand::default()];
         self.level_of = vec![0; usize::from(MAX_PRIORITY) + 1];
         for (priority, demand) in by_priority.iter().enumerate() {
             for d in 0..DIMENSIONS {
@@ -172,14 +172,14 @@ impl Mix {
                 reservations[d] += demand.reservations[d];
             }
             if demand.tasks > 0 {
-                self.levels.push(Level {
-                    limits: Ledger::new(&limits, shapes),
-                    reservations: Ledger::new(&reservations, shapes),
+                self.levels.push(PriorityDemand {
+                    limits: RoomScale::new(&limits, shapes),
+                    reservations: RoomScale::new(&reservations, shapes),
                 });
             }
             self.level_of[priority] = self.levels.len() as u16 - 1;
         }
-        self.asked = reservations.map(|d| d > 0);
+        self.demanded = reservations.map(|d| d > 0);
         self.tasks = classes.total();
         self.limits = *classes.limits_by_band();
         self.shapes = shapes.len();
@@ -187,7 +187,7 @@ impl Mix {
     }
 
     #[inline]
-    fn level(&self, class: &Class) -> &Level {
+    fn level(&self, class: &Class) -> &PriorityDemand {
         let priority = usize::from(class.request.priority.0.min(MAX_PRIORITY));
         &self.levels[usize::from(self.level_of[priority])]
     }
@@ -195,36 +195,44 @@ impl Mix {
 
 /// What the tasks of one priority ask for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Demand {
+struct DemandSums {
     tasks: u64,
     limits: [u128; DIMENSIONS],
     reservations: [u128; DIMENSIONS],
 }
 
-fn add(sum: &mut [u128; DIMENSIONS], amounts: [u64; DIMENSIONS]) {
+fn add_amounts(sum: &mut [u128; DIMENSIONS], amounts: [u64; DIMENSIONS]) {
     sum.iter_mut().zip(amounts).for_each(|(sum, amount)| *sum += u128::from(amount));
 }
 
 /// The packing term of a task of `class` on machine slot `m`.
 #[inline]
-pub(crate) fn on_machine(board: &Board, class: &Class, m: usize, model: Model) -> u32 {
-    in_room(board, class, m, &board.machines.room[m].free, model)
+pub(crate) fn machine_term(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    m: usize,
+    model: PackingModel,
+) -> u32 {
+    room_term(snapshot, class, m, &snapshot.machines.room[m].free, model)
 }
 
 /// Same, with other room than the machine's own: after preemption, or inside an alloc.
 #[inline]
-pub(crate) fn in_room(
-    board: &Board,
+pub(crate) fn room_term(
+    snapshot: &ClusterSnapshot,
     class: &Class,
     m: usize,
     free: &[i64; SUMS],
-    model: Model,
+    model: PackingModel,
 ) -> u32 {
     match model {
-        Model::Hybrid => hybrid(&board.mix, class, free),
-        Model::BestFit => loose(&board.mix, board.machines.shape_of(m), class, free),
-        Model::WorstFit => {
-            let loose = loose(&board.mix, board.machines.shape_of(m), class, free);
+        PackingModel::Hybrid => hybrid_term(&snapshot.demand_mix, class, free),
+        PackingModel::BestFit => {
+            leftover_term(&snapshot.demand_mix, snapshot.machines.shape_of(m), class, free)
+        }
+        PackingModel::WorstFit => {
+            let loose =
+                leftover_term(&snapshot.demand_mix, snapshot.machines.shape_of(m), class, free);
             ((DIMENSIONS as u32) << FRACTION_BITS).saturating_sub(loose)
         }
     }
@@ -232,23 +240,23 @@ pub(crate) fn in_room(
 
 /// Sum of the fractions left, by the tighter of the ledgers the task is held to.
 #[inline]
-fn loose(mix: &Mix, shape: &Shape, class: &Class, free: &[i64; SUMS]) -> u32 {
+fn leftover_term(mix: &DemandMix, shape: &MachineShape, class: &Class, free: &[i64; SUMS]) -> u32 {
     let prod = class.request.priority.is_prod();
     (0..DIMENSIONS)
-        .filter(|d| mix.asked[*d])
+        .filter(|d| mix.demanded[*d])
         .map(|d| {
-            let by_reservation = free[d + DIMENSIONS] - class.take[d + DIMENSIONS];
-            let by_limits = if prod { free[d] - class.take[d] } else { i64::MAX };
+            let by_reservation = free[d + DIMENSIONS] - class.charge[d + DIMENSIONS];
+            let by_limits = if prod { free[d] - class.charge[d] } else { i64::MAX };
             shape.fraction(d, by_reservation.min(by_limits))
         })
         .sum()
 }
 
 #[inline]
-fn hybrid(mix: &Mix, class: &Class, free: &[i64; SUMS]) -> u32 {
+fn hybrid_term(mix: &DemandMix, class: &Class, free: &[i64; SUMS]) -> u32 {
     let level = mix.level(class);
     let (limits, reservations) = free.split_at(DIMENSIONS);
-    let (take_limits, take_reservations) = class.take.split_at(DIMENSIONS);
+    let (take_limits, take_reservations) = class.charge.split_at(DIMENSIONS);
     let (mut lost, mut left) = level.reservations.lost_and_left(reservations, take_reservations);
     if class.request.priority.is_prod() {
         let by_limits = level.limits.lost_and_left(limits, take_limits);
@@ -261,14 +269,14 @@ fn hybrid(mix: &Mix, class: &Class, free: &[i64; SUMS]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::{ClassId, Request};
+    use crate::class::{ClassId, ClassRequest};
     use cellwright_cell::id::MachineId;
     use cellwright_cell::priority::Priority;
     use cellwright_cell::resource::Resources;
     use cellwright_cell::time::Time;
 
-    fn request(limits: Resources, reservation: Resources) -> Request {
-        Request {
+    fn request(limits: Resources, reservation: Resources) -> ClassRequest {
+        ClassRequest {
             priority: Priority(100),
             limits,
             reservation,
@@ -285,10 +293,10 @@ mod tests {
         }
     }
 
-    fn drawn(classes: &Classes, class: ClassId, place: Place) -> Mix {
-        let task = TaskRow { class, place, ..TaskRow::default() };
-        let mut mix = Mix::default();
-        mix.redraw(classes, &[task], &[Shape::new([100, 100, 100, 100])]);
+    fn drawn(classes: &Classes, class: ClassId, placement: PlacementState) -> DemandMix {
+        let task = TaskRow { class, placement, ..TaskRow::default() };
+        let mut mix = DemandMix::default();
+        mix.redraw(classes, &[task], &[MachineShape::new([100, 100, 100, 100])]);
         mix
     }
 
@@ -298,13 +306,13 @@ mod tests {
         let mut classes = Classes::default();
         let by_limits = classes.intern(request(limits, limits));
         let by_use = classes.intern(request(limits, used));
-        let waiting = Place::Pending { not_before: Time::ZERO };
-        let held = Place::HeldPlain { machine: MachineId(0), reservation: used };
-        let mix = |class, place: &Place| drawn(&classes, class, place.clone());
-        let levels = |mix: &Mix| format!("{:?}", mix.levels);
+        let waiting = PlacementState::Pending { not_before: Time::ZERO };
+        let held_state = PlacementState::PlainHeld { machine: MachineId(0), reservation: used };
+        let mix = |class, placement: &PlacementState| drawn(&classes, class, placement.clone());
+        let levels = |mix: &DemandMix| format!("{:?}", mix.levels);
         // A held task is interned by its limits, a waiting one by what it will be charged.
-        assert_eq!(levels(&mix(by_limits, &held)), levels(&mix(by_use, &waiting)));
-        assert_ne!(levels(&mix(by_limits, &held)), levels(&mix(by_limits, &waiting)));
+        assert_eq!(levels(&mix(by_limits, &held_state)), levels(&mix(by_use, &waiting)));
+        assert_ne!(levels(&mix(by_limits, &held_state)), levels(&mix(by_limits, &waiting)));
     }
 
     #[test]
@@ -312,12 +320,12 @@ mod tests {
         let mut classes = Classes::default();
         let amounts = [Resources::new(10, 1, 0, 0), Resources::new(1, 10, 0, 0)];
         let [cpu, memory] = amounts.map(|amount| classes.intern(request(amount, amount)));
-        (0..80).for_each(|_| classes.count(cpu, true));
-        let mut mix = Mix::default();
+        (0..80).for_each(|_| classes.count_task(cpu, true));
+        let mut mix = DemandMix::default();
         mix.redraw(&classes, &[], &[]);
         let exchange = |classes: &mut Classes, n: u32| {
-            (0..n).for_each(|_| classes.count(cpu, false));
-            (0..n).for_each(|_| classes.count(memory, true));
+            (0..n).for_each(|_| classes.count_task(cpu, false));
+            (0..n).for_each(|_| classes.count_task(memory, true));
         };
         exchange(&mut classes, 1);
         assert!(!mix.is_stale(&classes, 0), "memory grew by 9 of 80");

@@ -9,12 +9,12 @@
 //! costs sharpness. Rejected: pricing a room by the chance that the next task fits it, which does
 //! not see that small tasks are too few to fill all left-overs.
 
-use cellwright_cell::device::WHOLE;
+use cellwright_cell::device::WHOLE_DEVICE;
 
 /// Sizes are rounded up to this many shares.
 pub(crate) const GRAIN: u16 = 10;
 /// Grains in a whole device.
-pub(crate) const GRAINS: usize = (WHOLE / GRAIN) as usize;
+pub(crate) const GRAINS: usize = (WHOLE_DEVICE / GRAIN) as usize;
 /// Worth of a whole free device.
 pub(crate) const UNIT: i64 = 1 << 20;
 
@@ -29,14 +29,14 @@ pub(crate) type SlotValues = [i64; GRAINS + 1];
 
 /// How many devices' worth of tasks want slots of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Demand {
+pub(crate) struct SlotDemand {
     /// In grains, 1 to [`GRAINS`].
     pub size: usize,
     pub count: u64,
 }
 
 /// Best total price packable into each room, and the item that was added last to get it.
-fn knapsack(demand: &[Demand], prices: &[u64]) -> ([u64; GRAINS + 1], [u8; GRAINS + 1]) {
+fn knapsack(demand: &[SlotDemand], prices: &[u64]) -> ([u64; GRAINS + 1], [u8; GRAINS + 1]) {
     let (mut best, mut last) = ([0u64; GRAINS + 1], [NOTHING; GRAINS + 1]);
     for room in 1..=GRAINS {
         best[room] = best[room - 1];
@@ -51,7 +51,7 @@ fn knapsack(demand: &[Demand], prices: &[u64]) -> ([u64; GRAINS + 1], [u8; GRAIN
 }
 
 /// How often each size stands in the dearest pattern.
-fn pattern(demand: &[Demand], last: &[u8; GRAINS + 1]) -> Vec<u64> {
+fn best_pattern(demand: &[SlotDemand], last: &[u8; GRAINS + 1]) -> Vec<u64> {
     let mut times = vec![0; demand.len()];
     let mut room = GRAINS;
     while room > 0 {
@@ -67,7 +67,7 @@ fn pattern(demand: &[Demand], last: &[u8; GRAINS + 1]) -> Vec<u64> {
 }
 
 /// Lowers the prices of what the pattern serves, cut until the first of its sizes is served.
-fn lower(prices: &mut [u64], demand: &[Demand], pattern: &[u64]) {
+fn lower_prices(prices: &mut [u64], demand: &[SlotDemand], pattern: &[u64]) {
     let served = pattern.iter().zip(demand).filter(|(p, _)| **p > 0);
     // Smallest count / times in the pattern, compared as fractions.
     let first = served.min_by(|(p, d), (q, e)| {
@@ -82,7 +82,7 @@ fn lower(prices: &mut [u64], demand: &[Demand], pattern: &[u64]) {
 }
 
 /// Prices of all rooms for a demand. Sizes are distinct and at most [`GRAINS`]; counts above zero.
-pub(crate) fn slot_values(demand: &[Demand]) -> SlotValues {
+pub(crate) fn slot_values(demand: &[SlotDemand]) -> SlotValues {
     let mut prices: Vec<u64> = demand.iter().map(|d| (1u64 << 56) / d.count.max(1)).collect();
     let mut values = [0; GRAINS + 1];
     let mut best_bound = 0;
@@ -92,7 +92,7 @@ pub(crate) fn slot_values(demand: &[Demand]) -> SlotValues {
         if dearest == 0 {
             break;
         }
-        let pay = |(d, price): (&Demand, &u64)| u128::from(d.count) * u128::from(*price);
+        let pay = |(d, price): (&SlotDemand, &u64)| u128::from(d.count) * u128::from(*price);
         let sum: u128 = demand.iter().zip(&prices).map(pay).sum();
         // A lower bound on the devices needed; the sharper, the better the prices.
         let bound = (sum << 32) / dearest;
@@ -101,7 +101,7 @@ pub(crate) fn slot_values(demand: &[Demand]) -> SlotValues {
             let scaled = worth.map(|w| (u128::from(w) * UNIT as u128 / dearest) as i64);
             values = scaled;
         }
-        lower(&mut prices, demand, &pattern(demand, &last));
+        lower_prices(&mut prices, demand, &best_pattern(demand, &last));
     }
     values
 }
@@ -111,8 +111,8 @@ mod tests {
     use super::*;
 
     fn values(demand: &[(usize, u64)]) -> SlotValues {
-        let demand: Vec<Demand> =
-            demand.iter().map(|(size, count)| Demand { size: *size, count: *count }).collect();
+        let demand: Vec<SlotDemand> =
+            demand.iter().map(|(size, count)| SlotDemand { size: *size, count: *count }).collect();
         slot_values(&demand)
     }
 

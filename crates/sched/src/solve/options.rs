@@ -1,8 +1,8 @@
 //! How a pass works. The three techniques of B33 can be switched off one by one; with all of them
 //! off, a pass is the plain reference the fast one is tested against.
 
-use crate::queue::Order;
-use crate::score::packing::Model;
+use crate::queue::QueueOrder;
+use crate::score::packing::PackingModel;
 use serde::{Deserialize, Serialize};
 
 /// Feasible machines looked at per class before the best of them is taken.
@@ -12,13 +12,13 @@ pub const DEFAULT_SAMPLE: u32 = 256;
 pub struct Options {
     /// Equal tasks share feasibility and scores.
     pub classes: bool,
-    /// Scores are kept until the machine changes. Needs `classes`; see [`Options::effective`].
+    /// Scores are kept until the machine changes. Needs `classes`; see [`LoadOptions::effective`].
     pub score_cache: bool,
     /// Enough feasible machines in a random order are looked at, instead of all. A cell with no
     /// more machines than this is searched whole. `None`: the best of all machines, exactly.
     pub randomization: Option<u32>,
-    pub model: Model,
-    pub order: Order,
+    pub model: PackingModel,
+    pub order: QueueOrder,
     /// Whether lower priorities may be evicted for higher ones.
     pub preemption: bool,
     /// Whether a task planned in this pass may be planned elsewhere to make room for another. Not
@@ -32,8 +32,8 @@ impl Default for Options {
             classes: true,
             score_cache: true,
             randomization: Some(DEFAULT_SAMPLE),
-            model: Model::Hybrid,
-            order: Order::Fair,
+            model: PackingModel::Hybrid,
+            order: QueueOrder::Fair,
             preemption: true,
             repair: true,
         }
@@ -41,7 +41,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Caches on, no sampling: the same choices as [`Options::reference`], fast.
+    /// Caches on, no sampling: the same choices as [`LoadOptions::reference`], fast.
     #[must_use]
     pub fn exact() -> Options {
         Options { randomization: None, ..Options::default() }
@@ -54,7 +54,7 @@ impl Options {
     pub fn effective(self) -> Options {
         Options {
             score_cache: self.score_cache && self.classes,
-            repair: self.repair && self.order == Order::Fair,
+            repair: self.repair && self.order == QueueOrder::Fair,
             ..self
         }
     }

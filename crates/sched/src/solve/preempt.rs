@@ -14,10 +14,10 @@
 //! solved: a set that is allowed can be missed when it differs from the greedy one by more than a
 //! row of such exchanges, for instance two small victims given up for one alloc with two tasks.
 
-use crate::board::machines::Room;
-use crate::board::{Board, Holding};
 use crate::class::{Class, SUMS};
-use crate::feasible::{self, Spot};
+use crate::cluster_snapshot::machines::Room;
+use crate::cluster_snapshot::{ClusterSnapshot, TaskPhase};
+use crate::feasible::{self, PlacementTarget};
 use crate::score::{Ranking, Score, locality, packing, preference, spread};
 use cellwright_cell::id::{JobId, MachineId, TaskId};
 use cellwright_cell::priority::Priority;
@@ -33,26 +33,26 @@ pub(crate) struct Eviction {
 
 /// A cheap look: could evicting everything that may be evicted ever be enough?
 #[inline]
-pub(crate) fn possible(board: &Board, class: &Class, m: usize) -> bool {
+pub(crate) fn is_possible(snapshot: &ClusterSnapshot, class: &Class, m: usize) -> bool {
     let priority = class.request.priority;
-    if board.machines.status[m] < class.least
-        || !priority.may_preempt(Priority(board.machines.lowest[m]))
-        || !board.machines.without_band[highest_victims(priority)][m].fits(&class.need)
+    if snapshot.machines.status[m] < class.min_status
+        || !priority.may_preempt(Priority(snapshot.machines.lowest_priority[m]))
+        || !snapshot.machines.room_without_band[evictable_bands(priority)][m].fits(&class.need)
     {
         return false;
     }
-    let mut room = board.machines.room[m];
-    for task in &board.machines.holders[m] {
-        let held = board.class(board.tasks[task.slot()].class);
-        if priority.may_preempt(held.request.priority) {
-            room.give(&feasible::held(board, *task));
+    let mut room = snapshot.machines.room[m];
+    for task in &snapshot.machines.holders[m] {
+        let released = snapshot.class(snapshot.tasks[task.slot()].class);
+        if priority.may_preempt(released.request.priority) {
+            room.give(&feasible::released_by(snapshot, *task));
         }
     }
     room.fits(&class.need)
 }
 
 /// Nobody above this band can be a victim: inside a prod band nobody preempts anybody.
-fn highest_victims(priority: Priority) -> usize {
+fn evictable_bands(priority: Priority) -> usize {
     let band = priority.band() as usize;
     if priority.is_prod() { band - 1 } else { band }
 }
@@ -60,113 +60,116 @@ fn highest_victims(priority: Priority) -> usize {
 /// The victims needed on machine slot `m`, and how good that would be; `None` when evicting all
 /// that may be evicted does not help. Meant for tasks that do not fit freely.
 pub(crate) fn on_machine(
-    board: &Board,
+    snapshot: &ClusterSnapshot,
     class: &Class,
     m: usize,
     ranking: Ranking,
 ) -> Option<Eviction> {
-    let spot = Spot::on(MachineId(m as u32));
-    at_spot(board, class, &spot, &board.machines.holders[m], ranking)
+    let target = PlacementTarget::on_machine(MachineId(m as u32));
+    at_target(snapshot, class, &target, &snapshot.machines.holders[m], ranking)
 }
 
 /// Same, inside an alloc: its members are the candidates, and where the machine has as many tasks
 /// as it may, all others on it.
 pub(crate) fn in_alloc(
-    board: &Board,
+    snapshot: &ClusterSnapshot,
     class: &Class,
     alloc: TaskId,
     ranking: Ranking,
 ) -> Option<Eviction> {
-    let row = board.allocs.get(&alloc)?;
-    let spot = Spot { machine: row.machine, alloc: Some(alloc), without: &[] };
+    let row = snapshot.allocs.get(&alloc)?;
+    let target = PlacementTarget { machine: row.machine, alloc: Some(alloc), without: &[] };
     let mut holders = row.members.clone();
-    if feasible::full(board, &spot).is_some() {
+    if feasible::full(snapshot, &target).is_some() {
         // Whoever leaves the machine makes the place that is missing.
-        let beside = board.machines.holders[row.machine.slot()].iter();
+        let beside = snapshot.machines.holders[row.machine.slot()].iter();
         holders.extend(beside.filter(|task| **task != alloc));
     }
-    at_spot(board, class, &spot, &holders, ranking)
+    at_target(snapshot, class, &target, &holders, ranking)
 }
 
-fn at_spot(
-    board: &Board,
+fn at_target(
+    snapshot: &ClusterSnapshot,
     class: &Class,
-    spot: &Spot<'_>,
+    target: &PlacementTarget<'_>,
     holders: &[TaskId],
     ranking: Ranking,
 ) -> Option<Eviction> {
-    if spot.alloc.is_none() && board.machines.status[spot.machine.slot()] < class.least {
+    if target.alloc.is_none() && snapshot.machines.status[target.machine.slot()] < class.min_status
+    {
         return None;
     }
     let mut candidates: Vec<TaskId> =
-        holders.iter().copied().filter(|task| evictable(board, class, *task)).collect();
+        holders.iter().copied().filter(|task| is_evictable(snapshot, class, *task)).collect();
     let size = |task: &TaskId| {
-        let shape = board.machines.shape_of(spot.machine.slot());
-        let held = board.tasks[task.slot()].place.reservation().to_array();
-        held.iter().enumerate().map(|(d, x)| shape.fraction(d, *x as i64)).max()
+        let shape = snapshot.machines.shape_of(target.machine.slot());
+        let released = snapshot.tasks[task.slot()].placement.reservation().to_array();
+        released.iter().enumerate().map(|(d, x)| shape.fraction(d, *x as i64)).max()
     };
-    candidates.sort_by_cached_key(|task| (board.priority_of(*task), Reverse(size(task)), *task));
-    let room = feasible::room(board, spot);
-    let mut taken = Taken { board, class, spot, room, victims: vec![], budget: Budget::default() };
-    if !taken.gather(&candidates) {
+    candidates.sort_by_cached_key(|task| (snapshot.priority_of(*task), Reverse(size(task)), *task));
+    let room = feasible::room(snapshot, target);
+    let mut victim_set =
+        VictimSet { snapshot, class, target, room, victims: vec![], budget: Budget::default() };
+    if !victim_set.gather(&candidates) {
         return None;
     }
-    taken.spare_all();
-    let mut victims = taken.victims;
+    victim_set.reprieve_all();
+    let mut victims = victim_set.victims;
     victims.sort_unstable();
-    let score = score(board, class, &Spot { without: &victims, ..*spot }, ranking);
+    let score = score(snapshot, class, &PlacementTarget { without: &victims, ..*target }, ranking);
     Some(Eviction { victims, score })
 }
 
 /// The victims at one place, while they are chosen.
-struct Taken<'a> {
-    board: &'a Board,
+struct VictimSet<'a> {
+    snapshot: &'a ClusterSnapshot,
     class: &'a Class,
-    spot: &'a Spot<'a>,
+    target: &'a PlacementTarget<'a>,
     /// Once the victims have left.
     room: Room,
     victims: Vec<TaskId>,
     budget: Budget,
 }
 
-impl Taken<'_> {
+impl VictimSet<'_> {
     /// Room that the spot has when the task has left: none of an alloc by who is beside it.
-    fn gives(&self, task: TaskId) -> [i64; SUMS] {
-        match self.board.tasks[task.slot()].place.alloc() == self.spot.alloc {
-            true => feasible::held(self.board, task),
+    fn released_by(&self, task: TaskId) -> [i64; SUMS] {
+        match self.snapshot.tasks[task.slot()].placement.alloc() == self.target.alloc {
+            true => feasible::released_by(self.snapshot, task),
             false => [0; SUMS],
         }
     }
 
     fn fits(&self) -> bool {
-        let spot = Spot { without: &self.victims, ..*self.spot };
+        let target = PlacementTarget { without: &self.victims, ..*self.target };
         self.room.fits(&self.class.need)
-            && feasible::full(self.board, &spot).is_none()
-            && (self.class.plain || feasible::first(self.board, self.class, &spot).is_none())
+            && feasible::full(self.snapshot, &target).is_none()
+            && (self.class.is_plain
+                || feasible::first_reason(self.snapshot, self.class, &target).is_none())
     }
 
     /// Takes candidates in order until the task fits.
     fn gather(&mut self, candidates: &[TaskId]) -> bool {
         let mut blocked = Vec::new();
         for task in candidates {
-            if !self.budget.spend(self.board, *task) {
+            if !self.budget.spend(self.snapshot, *task) {
                 blocked.push(*task);
                 continue;
             }
             self.victims.push(*task);
-            self.room.give(&self.gives(*task));
+            self.room.give(&self.released_by(*task));
             if self.fits() {
                 return true;
             }
         }
-        !blocked.is_empty() && self.exchange(blocked)
+        !blocked.is_empty() && self.exchange_blocked(blocked)
     }
 
     /// A victim taken early may have spent the budget that a more useful task of its job needs:
     /// exchanges one for another as long as that brings the task closer to fitting.
-    fn exchange(&mut self, mut blocked: Vec<TaskId>) -> bool {
+    fn exchange_blocked(&mut self, mut blocked: Vec<TaskId>) -> bool {
         let mut all = self.room;
-        blocked.iter().for_each(|task| all.give(&self.gives(*task)));
+        blocked.iter().for_each(|task| all.give(&self.released_by(*task)));
         if !all.fits(&self.class.need) {
             return false;
         }
@@ -180,8 +183,8 @@ impl Taken<'_> {
             }
             if self.fits() {
                 // Lowest priorities first again, as those who are spared are looked for.
-                let board = self.board;
-                self.victims.sort_by_key(|task| (board.priority_of(*task), *task));
+                let snapshot = self.snapshot;
+                self.victims.sort_by_key(|task| (snapshot.priority_of(*task), *task));
                 return true;
             }
         }
@@ -189,18 +192,18 @@ impl Taken<'_> {
     }
 
     fn try_exchange(&mut self, blocked: &mut TaskId, at: usize) -> bool {
-        let board = self.board;
+        let snapshot = self.snapshot;
         let (old, new) = (self.victims[at], *blocked);
-        if !limited_jobs(board, old).any(|job| limited_jobs(board, new).any(|j| j == job)) {
+        if !budgeted_jobs(snapshot, old).any(|job| budgeted_jobs(snapshot, new).any(|j| j == job)) {
             return false;
         }
-        let (room, budget, before) = (self.room, self.budget.clone(), self.lacks());
-        self.budget.give_back(board, old);
-        if self.budget.spend(board, new) {
-            self.room.take(&self.gives(old));
-            self.room.give(&self.gives(new));
+        let (room, budget, before) = (self.room, self.budget.clone(), self.shortfall());
+        self.budget.refund(snapshot, old);
+        if self.budget.spend(snapshot, new) {
+            self.room.take(&self.released_by(old));
+            self.room.give(&self.released_by(new));
             self.victims[at] = new;
-            let after = self.lacks();
+            let after = self.shortfall();
             let worse = (0..SUMS).any(|i| after.0[i] > before.0[i]) || after.1 > before.1;
             if !worse && after != before {
                 *blocked = old;
@@ -213,46 +216,46 @@ impl Taken<'_> {
     }
 
     /// What is short of each sum, and how many reasons there are against the place in all.
-    fn lacks(&self) -> ([i64; SUMS], usize) {
+    fn shortfall(&self) -> ([i64; SUMS], usize) {
         let need = &self.class.need;
-        let short = |i: usize| need[i].saturating_sub(self.room.free[i]).max(0);
-        let spot = Spot { without: &self.victims, ..*self.spot };
-        let reasons = match self.class.plain {
-            true => usize::from(feasible::full(self.board, &spot).is_some()),
-            false => feasible::all(self.board, self.class, &spot).len(),
+        let shortfall_of = |i: usize| need[i].saturating_sub(self.room.free[i]).max(0);
+        let target = PlacementTarget { without: &self.victims, ..*self.target };
+        let reasons = match self.class.is_plain {
+            true => usize::from(feasible::full(self.snapshot, &target).is_some()),
+            false => feasible::all_reasons(self.snapshot, self.class, &target).len(),
         };
-        (std::array::from_fn(short), reasons)
+        (std::array::from_fn(shortfall_of), reasons)
     }
 
     /// Gives back, highest priority first, whoever need not leave.
-    fn spare_all(&mut self) {
+    fn reprieve_all(&mut self) {
         for at in (0..self.victims.len()).rev() {
             let spared = self.victims.remove(at);
-            let held = self.gives(spared);
-            self.room.take(&held);
+            let released = self.released_by(spared);
+            self.room.take(&released);
             if self.victims.is_empty() || !self.fits() {
                 self.victims.insert(at, spared);
-                self.room.give(&held);
+                self.room.give(&released);
             }
         }
     }
 }
 
 /// Whether priority allows it, for the task and everything inside it.
-fn evictable(board: &Board, class: &Class, task: TaskId) -> bool {
+fn is_evictable(snapshot: &ClusterSnapshot, class: &Class, task: TaskId) -> bool {
     let priority = class.request.priority;
-    let allowed = |t: &TaskId| board.priority_of(*t).is_some_and(|p| priority.may_preempt(p));
-    board.tasks[task.slot()].holding != Holding::Restarting
+    let allowed = |t: &TaskId| snapshot.priority_of(*t).is_some_and(|p| priority.may_preempt(p));
+    snapshot.tasks[task.slot()].phase != TaskPhase::Restarting
         && allowed(&task)
-        && board.members(task).iter().all(allowed)
+        && snapshot.members(task).iter().all(allowed)
 }
 
 /// Jobs with a disruption budget that evicting the task and its members would draw on, once for
 /// each task. One that does not run is down already: stopping it disrupts nobody.
-fn limited_jobs(board: &Board, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
-    let all = std::iter::once(task).chain(board.members(task).iter().copied());
-    let running = all.map(|t| &board.tasks[t.slot()]).filter(|t| t.holding == Holding::Running);
-    running.map(|row| row.job).filter(|job| board.budget_of(*job).is_some())
+fn budgeted_jobs(snapshot: &ClusterSnapshot, task: TaskId) -> impl Iterator<Item = JobId> + '_ {
+    let all = std::iter::once(task).chain(snapshot.members(task).iter().copied());
+    let running = all.map(|t| &snapshot.tasks[t.slot()]).filter(|t| t.phase == TaskPhase::Running);
+    running.map(|row| row.job).filter(|job| snapshot.budget_of(*job).is_some())
 }
 
 /// How much of each job's disruption budget the victims chosen so far have used.
@@ -264,14 +267,14 @@ struct Budget {
 impl Budget {
     /// Takes the task and its members into account; false (and nothing spent) when a job involved
     /// has no budget left.
-    fn spend(&mut self, board: &Board, task: TaskId) -> bool {
-        for (spent, job) in limited_jobs(board, task).enumerate() {
+    fn spend(&mut self, snapshot: &ClusterSnapshot, task: TaskId) -> bool {
+        for (spent, job) in budgeted_jobs(snapshot, task).enumerate() {
             let at = self.used.iter().position(|(j, _)| *j == job).unwrap_or_else(|| {
                 self.used.push((job, 0));
                 self.used.len() - 1
             });
-            if board.budget_of(job).is_some_and(|budget| self.used[at].1 >= budget) {
-                limited_jobs(board, task).take(spent).for_each(|job| self.less(job));
+            if snapshot.budget_of(job).is_some_and(|budget| self.used[at].1 >= budget) {
+                budgeted_jobs(snapshot, task).take(spent).for_each(|job| self.decrement(job));
                 return false;
             }
             self.used[at].1 += 1;
@@ -279,34 +282,39 @@ impl Budget {
         true
     }
 
-    fn give_back(&mut self, board: &Board, task: TaskId) {
-        limited_jobs(board, task).for_each(|job| self.less(job));
+    fn refund(&mut self, snapshot: &ClusterSnapshot, task: TaskId) {
+        budgeted_jobs(snapshot, task).for_each(|job| self.decrement(job));
     }
 
-    fn less(&mut self, job: JobId) {
+    fn decrement(&mut self, job: JobId) {
         if let Some((_, used)) = self.used.iter_mut().find(|(j, _)| *j == job) {
             *used -= 1;
         }
     }
 }
 
-fn score(board: &Board, class: &Class, spot: &Spot<'_>, ranking: Ranking) -> Score {
-    let m = spot.machine.slot();
+fn score(
+    snapshot: &ClusterSnapshot,
+    class: &Class,
+    target: &PlacementTarget<'_>,
+    ranking: Ranking,
+) -> Score {
+    let m = target.machine.slot();
     let all = |task: &TaskId| {
-        std::iter::once(*task).chain(board.members(*task).iter().copied()).collect::<Vec<_>>()
+        std::iter::once(*task).chain(snapshot.members(*task).iter().copied()).collect::<Vec<_>>()
     };
-    let victims: Vec<TaskId> = spot.without.iter().flat_map(all).collect();
-    let worst = victims.iter().filter_map(|task| board.priority_of(*task)).max();
-    let room = feasible::room(board, spot);
+    let victims: Vec<TaskId> = target.without.iter().flat_map(all).collect();
+    let worst = victims.iter().filter_map(|task| snapshot.priority_of(*task)).max();
+    let room = feasible::room(snapshot, target);
     Score {
         worst_victim: worst.map_or(0, |priority| priority.0 + 1),
         victims: victims.len().min(usize::from(u16::MAX)) as u16,
-        preference: preference::missed(board, class, m),
-        locality: locality::missing(board, class, m),
-        spread: spread::share_at_stake(board, class, m),
+        preference: preference::missed_weight(snapshot, class, m),
+        locality: locality::missing_share(snapshot, class, m),
+        spread: spread::share_at_stake(snapshot, class, m),
         // What the victims give back is not priced: who leaves matters more.
         devices: 0,
-        packing: packing::in_room(board, class, m, &room.free, ranking.model),
+        packing: packing::room_term(snapshot, class, m, &room.free, ranking.model),
         rank: ranking.rank(m),
     }
 }

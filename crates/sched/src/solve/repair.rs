@@ -10,9 +10,9 @@
 //! Rejected: longer chains of moves. One move closes most of the gap to the lower bound already.
 
 use super::{Choice, Pass};
-use crate::board::{Board, Place};
 use crate::class::{Class, ClassId};
-use crate::feasible::{self, Spot};
+use crate::cluster_snapshot::{ClusterSnapshot, PlacementState};
+use crate::feasible::{self, PlacementTarget};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::plan::Group;
 use cellwright_cell::resource::{DIMENSIONS, Resources};
@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Lists made per pass: each walks over everything planned.
 const MAX_LISTS: u32 = 64;
 /// Planned tasks looked at per stuck task.
-const MAX_LOOKS: u32 = 64;
+const MAX_EXAMINED: u32 = 64;
 
 /// A planned task whose leaving would open its machine. Smallest last, to be popped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ struct Opening {
 }
 
 #[derive(Debug)]
-struct List {
+struct OpeningList {
     openings: Vec<Opening>,
     /// Moves made when the list was.
     moves: u32,
@@ -44,7 +44,7 @@ struct List {
 /// What repair remembers within one pass.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
-    lists: BTreeMap<ClassId, List>,
+    lists: BTreeMap<ClassId, OpeningList>,
     lists_made: u32,
     moves: u32,
     /// Machines where somebody was evicted in this pass. Who is planned there stays: were he to
@@ -56,16 +56,16 @@ impl Pass<'_> {
     /// A machine made free for the class by moving one planned task elsewhere.
     pub(super) fn find_by_moving(&mut self, class: ClassId, task: TaskId) -> Option<Choice> {
         let mut stuck: Vec<ClassId> = Vec::new();
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_EXAMINED {
             let opening = self.next_opening(class)?;
             let Opening { task: planned, machine, group, .. } = opening;
-            let Some(mover) = self.board.class_of(planned).filter(|c| !stuck.contains(c)) else {
+            let Some(mover) = self.snapshot.class_of(planned).filter(|c| !stuck.contains(c)) else {
                 continue;
             };
             let stays = self.repair.evicted_on.contains(&machine);
             if stays
                 || !self.is_planned(&opening)
-                || !opens(self.board, self.board.class(class), planned, machine)
+                || !would_open(self.snapshot, self.snapshot.class(class), planned, machine)
             {
                 continue;
             }
@@ -101,15 +101,17 @@ impl Pass<'_> {
         task: TaskId,
         machine: MachineId,
     ) -> Option<usize> {
-        let class = self.board.class_of(task)?;
-        let Some(Place::Pending { not_before }) = self.board.place_of(task) else { return None };
+        let class = self.snapshot.class_of(task)?;
+        let Some(PlacementState::Pending { not_before }) = self.snapshot.placement_of(task) else {
+            return None;
+        };
         let not_before = *not_before;
-        let held = self.board.unassign(planned, Time::ZERO)?;
+        let hold = self.snapshot.unassign(planned, Time::ZERO)?;
         let choice = Choice { machine, alloc: None, victims: Vec::new() };
         self.commit(task, class, choice, &mut Group::default());
         let found = self.find_free(mover, planned);
-        self.board.unassign(task, not_before);
-        self.board.assign(planned, held);
+        self.snapshot.unassign(task, not_before);
+        self.snapshot.assign(planned, hold);
         found.filter(|m| *m != machine.slot())
     }
 
@@ -127,23 +129,26 @@ impl Pass<'_> {
         self.repair.lists_made += 1;
         let mut openings = self.openings(class);
         let first = openings.pop();
-        self.repair.lists.insert(class, List { openings, moves });
+        self.repair.lists.insert(class, OpeningList { openings, moves });
         first
     }
 
     fn openings(&self, class: ClassId) -> Vec<Opening> {
-        let stuck = self.board.class(class);
-        let total = total_capacity(self.board);
+        let stuck = self.snapshot.class(class);
+        let total = total_capacity(self.snapshot);
         let mut found = Vec::new();
         for (at, group) in self.outcome.plan.groups.iter().enumerate() {
-            let Some(task) = movable(self.board, group) else { continue };
-            let Some(machine) = self.board.place_of(task).and_then(|p| p.machine()) else {
+            let Some(task) = movable(self.snapshot, group) else { continue };
+            let Some(machine) = self.snapshot.placement_of(task).and_then(|p| p.machine()) else {
                 continue;
             };
-            let planned = self.board.class(self.board.tasks[task.slot()].class);
+            let planned = self.snapshot.class(self.snapshot.tasks[task.slot()].class);
             let stays = self.repair.evicted_on.contains(&machine);
-            if !stays && worth_moving(planned, stuck) && opens(self.board, stuck, task, machine) {
-                let size = size(planned, &total);
+            if !stays
+                && is_worth_moving(planned, stuck)
+                && would_open(self.snapshot, stuck, task, machine)
+            {
+                let size = demand_size(planned, &total);
                 found.push(Opening { size, machine, task, group: at as u32 });
             }
         }
@@ -158,7 +163,7 @@ impl Pass<'_> {
         self.outcome.stats.moves += 1;
         self.outcome.plan.groups[group as usize] = Group::default();
         // It is placed again at once, so it does not matter since when it may start.
-        self.board.unassign(task, Time::ZERO);
+        self.snapshot.unassign(task, Time::ZERO);
         let mut moved = Group::default();
         let choice = Choice { machine, alloc: None, victims: Vec::new() };
         self.commit(task, class, choice, &mut moved);
@@ -167,47 +172,52 @@ impl Pass<'_> {
 }
 
 /// The task of a group that may be moved: alone, without victims, in no alloc, and no alloc itself.
-fn movable(board: &Board, group: &Group) -> Option<TaskId> {
+fn movable(snapshot: &ClusterSnapshot, group: &Group) -> Option<TaskId> {
     let ([only], []) = (&group.assignments[..], &group.victims[..]) else { return None };
-    let (job, _) = board.identity_of(only.task)?;
-    let spec = board.job_spec(job)?;
+    let (job, _) = snapshot.identity_of(only.task)?;
+    let spec = snapshot.job_spec(job)?;
     let free = only.alloc.is_none() && spec.kind == JobKind::Tasks && !spec.gang;
     free.then_some(only.task)
 }
 
 /// Whether the stuck class fits on the machine once the planned task has left it.
-fn opens(board: &Board, stuck: &Class, planned: TaskId, machine: MachineId) -> bool {
-    let mut room = board.machines.room[machine.slot()];
-    room.give(&feasible::held(board, planned));
-    if !room.fits(&stuck.need) || board.machines.status[machine.slot()] < stuck.least {
+fn would_open(
+    snapshot: &ClusterSnapshot,
+    stuck: &Class,
+    planned: TaskId,
+    machine: MachineId,
+) -> bool {
+    let mut room = snapshot.machines.room[machine.slot()];
+    room.give(&feasible::released_by(snapshot, planned));
+    if !room.fits(&stuck.need) || snapshot.machines.status[machine.slot()] < stuck.min_status {
         return false;
     }
     let without = [planned];
-    let spot = Spot { machine, alloc: None, without: &without };
-    if feasible::full(board, &spot).is_some() {
+    let target = PlacementTarget { machine, alloc: None, without: &without };
+    if feasible::full(snapshot, &target).is_some() {
         return false;
     }
-    stuck.plain || feasible::first(board, stuck, &spot).is_none()
+    stuck.is_plain || feasible::first_reason(snapshot, stuck, &target).is_none()
 }
 
-fn worth_moving(planned: &Class, stuck: &Class) -> bool {
+fn is_worth_moving(planned: &Class, stuck: &Class) -> bool {
     let as_large = stuck.request.limits.within(planned.request.limits)
         && stuck.request.reservation.within(planned.request.reservation);
     let freer = !stuck.request.spread.is_empty() && planned.request.spread.is_empty();
     !as_large || freer
 }
 
-fn total_capacity(board: &Board) -> [u64; DIMENSIONS] {
+fn total_capacity(snapshot: &ClusterSnapshot) -> [u64; DIMENSIONS] {
     let mut total = Resources::ZERO;
-    for machine in board.machine_ids() {
-        total = total.plus(board.capacity(machine));
+    for machine in snapshot.machine_ids() {
+        total = total.plus(snapshot.capacity(machine));
     }
     total.to_array()
 }
 
 /// Sum of the shares of the cell a task asks for, in 2^-40.
-fn size(class: &Class, total: &[u64; DIMENSIONS]) -> u64 {
-    let asked = class.request.limits.to_array();
-    let share = |d: usize| (u128::from(asked[d]) << 40) / u128::from(total[d].max(1));
+fn demand_size(class: &Class, total: &[u64; DIMENSIONS]) -> u64 {
+    let requested = class.request.limits.to_array();
+    let share = |d: usize| (u128::from(requested[d]) << 40) / u128::from(total[d].max(1));
     (0..DIMENSIONS).map(|d| share(d) as u64).sum()
 }

@@ -2,38 +2,40 @@
 
 use crate::support::specs::{self, token};
 use cellwright_cell::constraint::{AttributeValue, Constraint, Operator, Strength};
-use cellwright_cell::device::{Device, DeviceRequest, WHOLE};
+use cellwright_cell::device::{Device, DeviceRequest, WHOLE_DEVICE};
 use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
-use cellwright_cell::isolation::{LENT_READ_ONLY, Volume, lent_attribute};
+use cellwright_cell::isolation::{HOST_VOLUME_READ_ONLY, Volume, host_volume_attribute};
 use cellwright_cell::machine::{MachineSpec, PortRange};
 use cellwright_cell::name::Name;
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{Domain, JobSpec, SpreadLimit};
 use cellwright_cell::time::Time;
-use cellwright_sched::board::{HeldFacts, Holding, JobFacts, MachineFacts, PendingFacts};
+use cellwright_sched::cluster_snapshot::{
+    JobInfo, MachineInfo, PendingTaskInfo, PlacedTaskInfo, TaskPhase,
+};
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::explain::names::{BoardNames, Names};
-use cellwright_sched::explain::standing::Standings;
-use cellwright_sched::explain::units::Natural;
+use cellwright_sched::explain::names::{NameResolver, SnapshotNames};
+use cellwright_sched::explain::queue_position::QueuePositions;
+use cellwright_sched::explain::units::StandardUnits;
 use cellwright_sched::explain::{Explainer, Explanation, FITS, Obstacle, text};
-use cellwright_sched::queue::Order;
-use cellwright_sched::{Board, Options};
+use cellwright_sched::queue::QueueOrder;
+use cellwright_sched::{ClusterSnapshot, Options};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const GIB: u64 = 1 << 30;
 
 /// A cell built by hand: machines by name and capacity, jobs by what differs from the plain one.
-struct Small {
-    board: Board,
+struct SmallCluster {
+    snapshot: ClusterSnapshot,
     machines: Vec<MachineSpec>,
     jobs: Vec<Arc<JobSpec>>,
     tasks: u32,
 }
 
-impl Small {
-    fn new() -> Small {
-        Small { board: Board::new(), machines: vec![], jobs: vec![], tasks: 0 }
+impl SmallCluster {
+    fn new() -> SmallCluster {
+        SmallCluster { snapshot: ClusterSnapshot::new(), machines: vec![], jobs: vec![], tasks: 0 }
     }
 
     fn add_machine(
@@ -62,16 +64,16 @@ impl Small {
     }
 
     fn put_machine(&mut self, id: MachineId, up: bool, draining: bool, short: bool) {
-        let facts = MachineFacts {
+        let info = MachineInfo {
             spec: &self.machines[id.slot()],
             up,
             draining,
-            short,
+            under_pressure: short,
             retained_disk: 0,
             ephemeral: &[],
             packages: &[],
         };
-        self.board.put_machine(id, &facts);
+        self.snapshot.put_machine(id, &info);
     }
 
     fn job(&mut self, name: &str, priority: u16, more: impl FnOnce(&mut JobSpec)) -> JobId {
@@ -79,22 +81,22 @@ impl Small {
         more(&mut spec);
         let id = JobId(self.jobs.len() as u32);
         let spec = Arc::new(spec);
-        let facts = JobFacts {
+        let info = JobInfo {
             user: UserId(0),
             spec: &spec,
             version: 1,
             alloc_set: None,
             budget: spec.max_down,
-            absent: 0,
+            in_transition: 0,
         };
-        self.board.put_job(id, &facts);
+        self.snapshot.put_job(id, &info);
         self.jobs.push(spec);
         id
     }
 
     fn wait(&mut self, job: JobId, not_before: u64) -> TaskId {
         let task = TaskId(self.tasks);
-        let facts = PendingFacts {
+        let info = PendingTaskInfo {
             job,
             index: self.tasks,
             attempt: 0,
@@ -102,7 +104,7 @@ impl Small {
             reservation: None,
             avoid: &[],
         };
-        self.board.put_pending(task, &facts);
+        self.snapshot.put_pending(task, &info);
         self.tasks += 1;
         task
     }
@@ -110,46 +112,46 @@ impl Small {
     fn hold(&mut self, job: JobId, machine: u32) -> TaskId {
         let task = TaskId(self.tasks);
         let spec = self.jobs[job.slot()].clone();
-        let facts = HeldFacts {
+        let info = PlacedTaskInfo {
             job,
             index: self.tasks,
             attempt: 1,
             spec: &spec,
             version: 1,
-            holding: Holding::Running,
+            phase: TaskPhase::Running,
             machine: MachineId(machine),
             alloc: None,
             reservation: spec.task.limits,
             ports: &spec.task.static_ports,
             devices: &[],
         };
-        self.board.put_held(task, &facts);
+        self.snapshot.put_placed(task, &info);
         self.tasks += 1;
         task
     }
 
     fn explain(&self, task: TaskId) -> Explanation {
-        let standings = Standings::new(&self.board, Order::Fair, Time(100), 0);
-        Explainer::new(&self.board, self, &Sequential).task(task, &standings).unwrap()
+        let standings = QueuePositions::new(&self.snapshot, QueueOrder::Fair, Time(100), 0);
+        Explainer::new(&self.snapshot, self, &Sequential).task(task, &standings).unwrap()
     }
 
     fn text(&self, task: TaskId) -> String {
-        text::render(&self.explain(task), &Natural)
+        text::render(&self.explain(task), &StandardUnits)
     }
 }
 
-impl Names for Small {
+impl NameResolver for SmallCluster {
     fn machine(&self, id: MachineId) -> String {
         self.machines[id.slot()].name.to_string()
     }
     fn task(&self, id: TaskId) -> String {
-        format!("ada/{}", BoardNames(&self.board).task(id))
+        format!("ada/{}", SnapshotNames(&self.snapshot).task(id))
     }
 }
 
 #[test]
 fn a_shortage_reads_like_a_sentence() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 8, 16, |_| {});
     cell.add_machine("m2", 8, 16, |_| {});
     cell.add_machine("m3", 2, 64, |_| {});
@@ -172,7 +174,7 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 
 #[test]
 fn a_machine_that_is_short_itself_says_so_to_all_but_production() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 8, 16, |_| {});
     cell.add_machine("m2", 1, 16, |_| {});
     cell.put_machine(MachineId(0), true, false, true);
@@ -194,7 +196,7 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 
 #[test]
 fn a_port_clash_names_the_port_and_its_holders() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 8, 16, |_| {});
     cell.add_machine("m2", 8, 16, |_| {});
     let web = cell.job("web", 200, |spec| spec.task.static_ports = vec![8080]);
@@ -215,7 +217,7 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 
 #[test]
 fn a_constraint_is_quoted_and_can_be_dropped() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     let flash = |spec: &mut MachineSpec| {
         spec.attributes.insert(token("flash"), AttributeValue::Integer(1));
     };
@@ -240,11 +242,11 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 /// Whoever waits for the end of a drain, or for a machine to come back, does not wait in vain.
 #[test]
 fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
-    let in_vain = "As asked, no machine could take it even when empty: waiting will not help.";
+    let hopeless = "As asked, no machine could take it even when empty: waiting will not help.";
     let waits = "It waits for machines that drain or are down: 1 machine could take it once open \
                  and empty.";
     let check = |up: bool, draining: bool, full: bool, kind: i64, want: &str| {
-        let mut cell = Small::new();
+        let mut cell = SmallCluster::new();
         cell.add_machine("m1", 8, 16, |spec| {
             spec.attributes.insert(token("kind"), AttributeValue::Integer(kind));
         });
@@ -267,13 +269,13 @@ fn a_machine_that_drains_or_is_down_is_worth_waiting_for() {
     check(true, true, false, 1, waits);
     check(true, true, true, 1, waits);
     check(false, false, false, 1, waits);
-    check(true, true, false, 7, in_vain);
+    check(true, true, false, 7, hopeless);
     check(true, false, true, 1, "The cell is only full");
 }
 
 #[test]
 fn two_limits_together_and_limits_beyond_the_largest_machine() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 8, 16, |_| {});
     let new = cell.job("new", 100, |spec| {
         spec.task.limits = Resources::new(10_000, 32 * GIB, 0, 0);
@@ -292,7 +294,7 @@ Number 1 of 1 in the queue, 0 of higher priority.";
 
 #[test]
 fn a_task_in_back_off_fits_and_says_until_when_it_waits() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 8, 16, |_| {});
     let new = cell.job("new", 100, |_| {});
     let task = cell.wait(new, 5000);
@@ -304,7 +306,7 @@ Next try in 5 s (back-off or lease).";
 
 #[test]
 fn a_spent_budget_protects_a_victim() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 1, 16, |_| {});
     let low = cell.job("low", 50, |spec| spec.max_down = Some(0));
     cell.hold(low, 0);
@@ -317,7 +319,7 @@ fn a_spent_budget_protects_a_victim() {
 
 #[test]
 fn the_place_in_the_queue_follows_priority_and_turns() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     cell.add_machine("m1", 1, 1, |_| {});
     let low = cell.job("low", 50, |_| {});
     let high = cell.job("high", 250, |_| {});
@@ -336,7 +338,7 @@ fn the_place_in_the_queue_follows_priority_and_turns() {
 
 #[test]
 fn a_shortage_of_devices_makes_the_headline() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     let gpus = |model: &'static str, count: usize| {
         move |spec: &mut MachineSpec| {
             spec.devices = vec![Device { kind: token("gpu"), model: token(model) }; count];
@@ -348,7 +350,7 @@ fn a_shortage_of_devices_makes_the_headline() {
     let new = cell.job("new", 100, |spec| {
         let (kind, models) = (token("gpu"), vec![token("a100"), token("t4")]);
         spec.task.limits = Resources::new(2000, GIB, 0, 0);
-        spec.task.devices = vec![DeviceRequest { kind, models, count: 2, milli: WHOLE }];
+        spec.task.devices = vec![DeviceRequest { kind, models, count: 2, milli: WHOLE_DEVICE }];
     });
     let task = cell.wait(new, 0);
     let text = cell.text(task);
@@ -364,7 +366,7 @@ pending: needs 2 gpu (a100 or t4) and 2 cores cpu; no machine of 3 has both
 /// Tasks of its own job keep it away from machines that are far from full.
 #[test]
 fn machines_kept_apart_by_spread_are_told_from_full_ones() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     let rack = |spec: &mut MachineSpec| spec.rack = Some(token("r1"));
     cell.add_machine("m1", 8, 16, rack);
     cell.add_machine("m2", 8, 16, rack);
@@ -404,38 +406,39 @@ fn machines_kept_apart_by_spread_are_told_from_full_ones() {
 
 #[test]
 fn the_machines_a_task_could_be_on_are_told_best_first_and_nothing_changes() {
-    use cellwright_sched::explain::here::why_here;
-    let mut cell = Small::new();
+    use cellwright_sched::explain::placement_ranking::rank_placements;
+    let mut cell = SmallCluster::new();
     for name in ["m1", "m2", "m3", "m4"] {
         cell.add_machine(name, 8, 16, |_| {});
     }
     let web = cell.job("web", 100, |spec| spec.task.limits = Resources::new(5000, GIB, 0, 0));
     let (task, _) = (cell.hold(web, 0), cell.hold(web, 1));
-    let before = cell.board.clone();
-    let names = BoardNames(&before);
-    let here = why_here(&mut cell.board, task, &names, Options::exact(), 0).unwrap();
-    assert!(cell.board.same_as(&before).is_ok());
+    let before = cell.snapshot.clone();
+    let names = SnapshotNames(&before);
+    let ranking = rank_placements(&mut cell.snapshot, task, &names, Options::exact(), 0).unwrap();
+    assert!(cell.snapshot.compare_with(&before).is_ok());
     // Its own place counts as free; the other task's machine has no room for a second.
-    assert_eq!(here.fitting, 3);
-    let own: Vec<u32> = here.candidates.iter().filter(|c| c.here).map(|c| c.machine.id.0).collect();
+    assert_eq!(ranking.fitting, 3);
+    let own: Vec<u32> =
+        ranking.candidates.iter().filter(|c| c.here).map(|c| c.machine.id.0).collect();
     assert_eq!(own, [0]);
-    let ranks: Vec<u32> = here.candidates.iter().map(|c| c.rank).collect();
+    let ranks: Vec<u32> = ranking.candidates.iter().map(|c| c.rank).collect();
     assert_eq!(ranks, [1, 2, 3]);
     let waits = cell.wait(web, 0);
-    assert_eq!(why_here(&mut cell.board, waits, &names, Options::exact(), 0), None);
+    assert_eq!(rank_placements(&mut cell.snapshot, waits, &names, Options::exact(), 0), None);
 }
 
 #[test]
 fn a_folder_that_nobody_lends_is_named_and_so_is_doing_without_it() {
-    let mut cell = Small::new();
+    let mut cell = SmallCluster::new();
     let lends = |how: &'static str| {
         move |spec: &mut MachineSpec| {
             let how = AttributeValue::Text(how.into());
-            spec.attributes.insert(lent_attribute("/srv").unwrap(), how);
+            spec.attributes.insert(host_volume_attribute("/srv").unwrap(), how);
         }
     };
     cell.add_machine("m1", 4, 8, |_| ());
-    cell.add_machine("m2", 4, 8, lends(LENT_READ_ONLY));
+    cell.add_machine("m2", 4, 8, lends(HOST_VOLUME_READ_ONLY));
     let borrows = |writable| {
         move |spec: &mut JobSpec| {
             let (source, target) = ("/srv/data".into(), "/data".into());

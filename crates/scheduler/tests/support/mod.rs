@@ -2,7 +2,7 @@
 //! it can be cut, made to lose answers, or made to grant every lease.
 #![allow(dead_code)] // Every test file uses its own part.
 
-pub mod life;
+pub mod random_cell;
 
 use cellwright_api::internal::{
     LeaseAnswer, LeaseRequest, LogAnswer, LogRecord, PassStatistics, Proposal, ProposalAnswer,
@@ -10,7 +10,7 @@ use cellwright_api::internal::{
 use cellwright_cell::command::{Command, Entry, Observed, Request, TaskReport, Verdict};
 use cellwright_cell::constraint::Attributes;
 use cellwright_cell::encode;
-use cellwright_cell::event::{Event, TaskChange, What};
+use cellwright_cell::event::{Event, EventKind, TaskChange};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::invariant;
 use cellwright_cell::label::Labels;
@@ -23,8 +23,8 @@ use cellwright_cell::spec::JobSpec;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{ExitClass, TaskState};
 use cellwright_cell::time::{Span, Time};
-pub use cellwright_scheduler::Lane;
-use cellwright_scheduler::{LinkError, MasterLink, Settings};
+pub use cellwright_scheduler::SchedulerShard;
+use cellwright_scheduler::{LinkError, MasterLink, SchedulerConfig};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -72,19 +72,19 @@ pub fn job(text: &str, count: u32, size: u64) -> JobSpec {
 }
 
 /// A job for the scheduler of a lane.
-pub fn laned(text: &str, count: u32, lane: &str) -> JobSpec {
+pub fn job_in_shard(text: &str, count: u32, shard: &str) -> JobSpec {
     let mut spec = job(text, count, 1);
-    spec.labels.insert(token("scheduler"), lane.into());
+    spec.labels.insert(token("scheduler"), shard.into());
     spec
 }
 
-pub fn settings(scheduler: &str, lane: &str) -> Settings {
+pub fn settings(scheduler: &str, shard: &str) -> SchedulerConfig {
     let seed = scheduler.bytes().fold(7, |sum, b| sum * 31 + u64::from(b));
-    Settings::new(name(scheduler), Lane::new(lane).unwrap(), seed)
+    SchedulerConfig::new(name(scheduler), SchedulerShard::new(shard).unwrap(), seed)
 }
 
 /// What the master knows.
-pub struct Inside {
+pub struct MasterState {
     pub state: State,
     pub events: Vec<Event>,
     log: Vec<LogRecord>,
@@ -95,11 +95,11 @@ pub struct Inside {
     /// Milliseconds by hand, on top of the paused clock of a runtime, if there is one.
     pub ticks: u64,
     leases: BTreeMap<String, (String, Instant)>,
-    pub told: PassStatistics,
+    pub reported_passes: PassStatistics,
     pub proposals: u64,
 }
 
-impl Inside {
+impl MasterState {
     pub fn last(&self) -> u64 {
         self.log.last().map_or(0, |record| record.index)
     }
@@ -139,7 +139,7 @@ impl Inside {
     /// How often tasks were put on machines.
     pub fn scheduled(&self) -> usize {
         let scheduled = |event: &&Event| {
-            matches!(event.what, What::Task { change: TaskChange::Scheduled { .. }, .. })
+            matches!(event.what, EventKind::Task { change: TaskChange::Scheduled { .. }, .. })
         };
         self.events.iter().filter(scheduled).count()
     }
@@ -162,20 +162,20 @@ pub enum Fault {
     Gap,
 }
 
-pub struct OneMaster {
-    inside: Mutex<Inside>,
+pub struct InMemoryMaster {
+    state: Mutex<MasterState>,
     applied: watch::Sender<u64>,
     /// Everybody gets the lease: the worst a master could do.
     pub grants_all: bool,
 }
 
-impl OneMaster {
-    pub fn new() -> Arc<OneMaster> {
-        OneMaster::granting(false)
+impl InMemoryMaster {
+    pub fn new() -> Arc<InMemoryMaster> {
+        InMemoryMaster::granting(false)
     }
 
-    pub fn granting(grants_all: bool) -> Arc<OneMaster> {
-        let inside = Inside {
+    pub fn granting(grants_all: bool) -> Arc<InMemoryMaster> {
+        let master_state = MasterState {
             state: State::default(),
             events: Vec::new(),
             log: Vec::new(),
@@ -184,64 +184,64 @@ impl OneMaster {
             origin: Instant::now(),
             ticks: 1_000_000,
             leases: BTreeMap::new(),
-            told: PassStatistics::default(),
+            reported_passes: PassStatistics::default(),
             proposals: 0,
         };
-        let (inside, applied) = (Mutex::new(inside), watch::Sender::new(0));
-        Arc::new(OneMaster { inside, applied, grants_all })
+        let (master_state, applied) = (Mutex::new(master_state), watch::Sender::new(0));
+        Arc::new(InMemoryMaster { state: master_state, applied, grants_all })
     }
 
     /// `machines` of `capacity` each, up, and `ada` who may have it all.
-    pub fn with_machines(machines: u32, capacity: u64) -> Arc<OneMaster> {
-        let master = OneMaster::new();
-        master.furnish(machines, capacity);
+    pub fn with_machines(machines: u32, capacity: u64) -> Arc<InMemoryMaster> {
+        let master = InMemoryMaster::new();
+        master.add_machines(machines, capacity);
         master
     }
 
-    pub fn furnish(&self, machines: u32, capacity: u64) {
+    pub fn add_machines(&self, machines: u32, capacity: u64) {
         for number in 0..machines {
-            self.must(Command::AddMachine(machine(&format!("m{number}"), capacity)));
-            self.must(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
+            self.apply_ok(Command::AddMachine(machine(&format!("m{number}"), capacity)));
+            self.apply_ok(Command::MachineUp { machine: MachineId(number), incarnation: 1 });
         }
-        self.must(Command::AddUser { name: name("ada") });
+        self.apply_ok(Command::AddUser { name: name("ada") });
         for band in [Band::BestEffort, Band::Batch] {
             let quota = Quota { amount: all(1 << 40), from: Time::ZERO, until: Time::NEVER };
             let (user, quota) = (name("ada"), Some(quota));
-            self.must(Command::SetQuota { user, band, quota, expect: None });
+            self.apply_ok(Command::SetQuota { user, band, quota, expect: None });
         }
     }
 
-    pub fn inside(&self) -> MutexGuard<'_, Inside> {
-        self.inside.lock().unwrap()
+    pub fn state(&self) -> MutexGuard<'_, MasterState> {
+        self.state.lock().unwrap()
     }
 
     pub fn apply(&self, requests: Vec<Request>) -> ProposalAnswer {
-        let answer = self.inside().apply(requests);
+        let answer = self.state().apply(requests);
         self.applied.send_replace(answer.index);
         answer
     }
 
     pub fn command(&self, command: Command) -> Verdict {
-        let request = Request::sent(command, &self.inside().state);
+        let request = Request::from_default_sender(command, &self.state().state);
         self.apply(vec![request]).verdicts.pop().unwrap()
     }
 
-    pub fn must(&self, command: Command) {
-        let said = format!("{command:?}");
+    pub fn apply_ok(&self, command: Command) {
+        let description = format!("{command:?}");
         let verdict = self.command(command);
-        assert!(verdict.is_ok(), "{verdict:?} to {said}");
+        assert!(verdict.is_ok(), "{verdict:?} to {description}");
     }
 
     pub fn submit(&self, spec: JobSpec) {
-        self.must(Command::SubmitJob { owner: name("ada"), spec });
+        self.apply_ok(Command::SubmitJob { owner: name("ada"), spec });
     }
 
     /// Reports something of a task, as its machine's agent would.
-    pub fn report(&self, task: TaskId, what: Observed) {
-        let row = self.inside().state.tasks().get(task).unwrap().clone();
-        let reports = vec![TaskReport { task, attempt: row.attempt, what }];
+    pub fn report(&self, task: TaskId, observed: Observed) {
+        let row = self.state().state.tasks().get(task).unwrap().clone();
+        let reports = vec![TaskReport { task, attempt: row.attempt, what: observed }];
         let machine = row.machine().unwrap();
-        self.must(Command::TaskReports { machine, incarnation: 1, reports });
+        self.apply_ok(Command::TaskReports { machine, incarnation: 1, reports });
     }
 
     /// Lets a placed task start and crash.
@@ -252,47 +252,47 @@ impl OneMaster {
 
     /// The cell goes back to its first twelve entries, and from there on in another way.
     pub fn restore(&self) {
-        let mut inside = self.inside();
-        let kept = inside.records()[..12].to_vec();
-        inside.state = State::default();
-        inside.events.clear();
+        let mut master_state = self.state();
+        let kept = master_state.records()[..12].to_vec();
+        master_state.state = State::default();
+        master_state.events.clear();
         for record in &kept {
             let entry = encode::load_entry(&record.entry).unwrap();
-            let Inside { state, events, .. } = &mut *inside;
+            let MasterState { state, events, .. } = &mut *master_state;
             state.apply(&entry, events);
         }
-        inside.log = kept;
-        let last = inside.last();
-        drop(inside);
+        master_state.log = kept;
+        let last = master_state.last();
+        drop(master_state);
         self.applied.send_replace(last);
     }
 
     /// Another leader.
     pub fn elect(&self) {
-        self.inside().term += 1;
+        self.state().term += 1;
     }
 
     /// Waits until the condition holds; never longer than an hour of the paused clock.
-    pub async fn until(&self, what: &str, holds: impl Fn(&Inside) -> bool) {
+    pub async fn until(&self, condition: &str, holds: impl Fn(&MasterState) -> bool) {
         let mut applied = self.applied.subscribe();
         let reached = async {
-            while !holds(&self.inside()) {
+            while !holds(&self.state()) {
                 applied.changed().await.unwrap();
             }
         };
         let waited = timeout(Duration::from_secs(3600), reached).await;
-        assert!(waited.is_ok(), "not within an hour: {what}");
+        assert!(waited.is_ok(), "not within an hour: {condition}");
     }
 }
 
 /// One scheduler's way to the master.
 pub struct Link {
-    pub master: Arc<OneMaster>,
+    pub master: Arc<InMemoryMaster>,
     fault: Mutex<Fault>,
 }
 
 impl Link {
-    pub fn to(master: &Arc<OneMaster>) -> Arc<Link> {
+    pub fn to(master: &Arc<InMemoryMaster>) -> Arc<Link> {
         Arc::new(Link { master: Arc::clone(master), fault: Mutex::default() })
     }
 
@@ -334,15 +334,15 @@ impl MasterLink for Link {
         let newer = applied.wait_for(|last| *last > index);
         let _ = timeout(Duration::from_millis(wait.0), newer).await;
         self.travel().await?;
-        let inside = self.master.inside();
+        let master_state = self.master.state();
         let new = |record: &&LogRecord| record.index > index;
         // A log of any length is no longer kept for those who start afresh.
-        if index == 0 && inside.log.len() > 10 {
-            let LogRecord { index, term, .. } = inside.log[inside.log.len() - 1];
-            let state = encode::save(&inside.state);
+        if index == 0 && master_state.log.len() > 10 {
+            let LogRecord { index, term, .. } = master_state.log[master_state.log.len() - 1];
+            let state = encode::save(&master_state.state);
             return Ok(LogAnswer::Snapshot { index, term, state });
         }
-        let mut records: Vec<LogRecord> = inside.log.iter().filter(new).cloned().collect();
+        let mut records: Vec<LogRecord> = master_state.log.iter().filter(new).cloned().collect();
         if !records.is_empty() && self.take(Fault::Damaged) {
             records[0].entry.truncate(9);
         }
@@ -357,7 +357,7 @@ impl MasterLink for Link {
         if self.is(Fault::Stuck) {
             std::future::pending::<()>().await;
         }
-        self.master.inside().proposals += 1;
+        self.master.state().proposals += 1;
         let answer = self.master.apply(proposal.requests);
         self.travel().await?;
         match self.is(Fault::LostAnswers) {
@@ -368,15 +368,16 @@ impl MasterLink for Link {
 
     async fn lease(&self, request: LeaseRequest) -> Result<LeaseAnswer, LinkError> {
         self.travel().await?;
-        let mut inside = self.master.inside();
+        let mut master_state = self.master.state();
         let now = Instant::now();
-        inside.told.add(&request.passes);
-        let held = inside.leases.get(&request.lane).filter(|(_, until)| *until > now);
+        master_state.reported_passes.merge(&request.passes);
+        let held =
+            master_state.leases.get(&request.scheduler_shard).filter(|(_, until)| *until > now);
         let holder = held.map_or(request.scheduler.clone(), |(holder, _)| holder.clone());
         let granted = holder == request.scheduler || self.master.grants_all;
         if granted {
             let until = now + Duration::from_millis(LEASE.0);
-            inside.leases.insert(request.lane, (request.scheduler, until));
+            master_state.leases.insert(request.scheduler_shard, (request.scheduler, until));
         }
         Ok(LeaseAnswer { granted, holder, length: LEASE })
     }

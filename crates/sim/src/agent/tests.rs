@@ -3,16 +3,16 @@
 use super::*;
 use crate::convert::plain_machine;
 use cellwright_api::internal::Epoch;
-use cellwright_cell::desired::Work;
+use cellwright_cell::desired::RunSpec;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::Name;
 use cellwright_cell::task::ExitClass;
 use serde_json::json;
 
-const PACE: Pace = Pace { start: 100, stop: 50 };
+const DELAYS: TaskDelays = TaskDelays { start: 100, stop: 50 };
 const GIB: u64 = 1 << 30;
 
-fn work(words: &[&str]) -> Work {
+fn work(words: &[&str]) -> RunSpec {
     let work = json!({
         "command": words, "env": {}, "files": {},
         "limits": { "cpu": 1000, "ram": GIB }, "reservation": { "cpu": 1000, "ram": GIB },
@@ -22,7 +22,7 @@ fn work(words: &[&str]) -> Work {
     serde_json::from_value(work).unwrap()
 }
 
-fn order(task: u32, work: Work) -> DesiredTask {
+fn order(task: u32, work: RunSpec) -> DesiredTask {
     let (name, action) = (format!("ubar/jfoo/{task}"), Order::Run(Box::new(work)));
     DesiredTask { task: TaskId(task), attempt: 1, saver: 0, name, action, lease: None }
 }
@@ -43,18 +43,21 @@ fn answer(index: u64, tasks: Vec<DesiredTask>) -> AgentOrders {
 fn agent(profile: Profile) -> VirtualAgent {
     let capacity = Resources::new(2000, 4 * GIB, 0, 0);
     let spec = plain_machine(Name::new("m1").unwrap(), capacity).spec;
-    let settings = Settings { ask_after: Span::seconds(5), ..Settings::new(PACE, profile) };
+    let settings = VirtualAgentConfig {
+        eviction_request_delay: Span::seconds(5),
+        ..VirtualAgentConfig::new(DELAYS, profile)
+    };
     let mut agent = VirtualAgent::new(spec, settings);
-    agent.witness = Some(Witness::default());
+    agent.invariants = Some(AgentInvariants::default());
     agent
 }
 
 /// Lets it live until then, as whoever drives it does.
-fn live(agent: &mut VirtualAgent, until: u64) {
+fn run_until(agent: &mut VirtualAgent, until: u64) {
     while let Some(at) = agent.next_change().filter(|at| *at <= until) {
         agent.advance(at);
     }
-    assert_eq!(agent.witness.as_mut().and_then(Witness::take_flaw), None);
+    assert_eq!(agent.invariants.as_mut().and_then(AgentInvariants::take_violation), None);
 }
 
 fn state(agent: &mut VirtualAgent, now: u64) -> ObservedState {
@@ -64,19 +67,19 @@ fn state(agent: &mut VirtualAgent, now: u64) -> ObservedState {
 /// How a task with this command ends, and when; `None` while it still runs.
 fn check(words: &[&str], max_run: Option<u64>, want: Option<(u64, ObservedState)>) {
     let mut agent = agent(Profile::new(1));
-    let work = Work { max_run: max_run.map(Span), ..work(words) };
-    agent.obey(answer(1, vec![order(7, work)]), 0, 0);
-    live(&mut agent, PACE.start);
+    let work = RunSpec { max_run: max_run.map(Span), ..work(words) };
+    agent.apply_orders(answer(1, vec![order(7, work)]), 0, 0);
+    run_until(&mut agent, DELAYS.start);
     assert_eq!(agent.running(), 1, "{words:?}");
     let Some((after, ended)) = want else {
-        live(&mut agent, 600_000);
+        run_until(&mut agent, 600_000);
         assert_eq!(agent.running(), 1, "{words:?}");
         return;
     };
-    let at = PACE.start + after;
-    live(&mut agent, at - 1);
+    let at = DELAYS.start + after;
+    run_until(&mut agent, at - 1);
     assert_eq!(state(&mut agent, at - 1), ObservedState::Running { healthy: true }, "{words:?}");
-    live(&mut agent, at);
+    run_until(&mut agent, at);
     assert_eq!(state(&mut agent, at), ended, "{words:?}");
 }
 
@@ -95,10 +98,10 @@ fn a_task_ends_as_told_or_when_its_time_is_over() {
 fn usage_is_reported_as_the_seed_draws_it_and_again_the_same() {
     let usage = |seed| {
         let mut agent = agent(Profile::new(seed));
-        agent.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
-        live(&mut agent, 40_000);
+        agent.apply_orders(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+        run_until(&mut agent, 40_000);
         assert_eq!(agent.report(true, Time::ZERO, 40_000).usage, [], "one reading gives no rate");
-        live(&mut agent, 50_000);
+        run_until(&mut agent, 50_000);
         let report = agent.report(true, Time::ZERO, 50_000);
         let [usage] = report.usage[..] else { panic!("{:?}", report.usage) };
         usage.used
@@ -112,8 +115,8 @@ fn usage_is_reported_as_the_seed_draws_it_and_again_the_same() {
 #[test]
 fn who_is_over_its_limit_of_memory_is_killed_by_the_control_loops() {
     let mut agent = agent(Profile::new(1));
-    agent.obey(answer(1, vec![order(1, work(&["sim", "use", "10", "120"]))]), 0, 0);
-    live(&mut agent, 5000);
+    agent.apply_orders(answer(1, vec![order(1, work(&["sim", "use", "10", "120"]))]), 0, 0);
+    run_until(&mut agent, 5000);
     assert_eq!(state(&mut agent, 5000), ObservedState::Failed(ExitClass::OutOfMemory));
 }
 
@@ -126,36 +129,38 @@ fn a_machine_that_stays_short_asks_for_relief() {
         order(task, work)
     };
     let batch = order(3, work(&["sim", "use", "90", "10"]));
-    agent.obey(answer(1, vec![sensitive(1, "400"), sensitive(2, "90"), batch]), 0, 0);
-    live(&mut agent, 6000);
+    agent.apply_orders(answer(1, vec![sensitive(1, "400"), sensitive(2, "90"), batch]), 0, 0);
+    run_until(&mut agent, 6000);
     assert_eq!(agent.report(true, Time::ZERO, 6000).shortages, []);
-    live(&mut agent, 10_000);
+    run_until(&mut agent, 10_000);
     let shortages = agent.report(true, Time::ZERO, 10_000).shortages;
-    let asked: Vec<(Dimension, u32)> = shortages.iter().map(|s| (s.dimension, s.asked)).collect();
-    assert_eq!(asked, [(Dimension::Cpu, 1)]);
+    let requests: Vec<(Dimension, u32)> =
+        shortages.iter().map(|s| (s.dimension, s.asked)).collect();
+    assert_eq!(requests, [(Dimension::Cpu, 1)]);
 }
 
 #[test]
 fn tasks_fall_ill_and_fail_as_often_as_their_machine_is_told() {
-    let profile = Profile { fails_after: Some(10_000), ill_permille: 1000, ..Profile::new(1) };
+    let profile =
+        Profile { fails_after: Some(10_000), unhealthy_permille: 1000, ..Profile::new(1) };
     let mut sick = agent(Profile { fails_after: None, ..profile });
     let mut checked = work(&["serve"]);
     let check = json!({ "probe": { "tcp": { "port": 0 } }, "start_period": 0 });
     checked.health = Some(serde_json::from_value(check).unwrap());
-    sick.obey(answer(1, vec![order(1, checked)]), 0, 0);
-    live(&mut sick, 200_000);
+    sick.apply_orders(answer(1, vec![order(1, checked)]), 0, 0);
+    run_until(&mut sick, 200_000);
     assert_eq!(state(&mut sick, 200_000), ObservedState::Running { healthy: false });
     let mut frail = agent(profile);
-    frail.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
-    live(&mut frail, 30_000);
+    frail.apply_orders(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+    run_until(&mut frail, 30_000);
     assert_eq!(state(&mut frail, 30_000), ObservedState::Failed(ExitClass::Code(1)));
 }
 
 #[test]
 fn a_reboot_ends_everything_and_the_next_life_says_so() {
     let mut agent = agent(Profile::new(1));
-    agent.obey(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
-    live(&mut agent, 1000);
+    agent.apply_orders(answer(1, vec![order(1, work(&["serve"]))]), 0, 0);
+    run_until(&mut agent, 1000);
     agent.reboot(1000);
     assert_eq!((agent.running(), agent.incarnation()), (0, 2));
     assert_eq!(state(&mut agent, 1001), ObservedState::Stopped);

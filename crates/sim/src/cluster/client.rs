@@ -2,11 +2,11 @@
 //! retries, so it takes effect once however often it is sent.
 
 use super::clocks::Clocks;
+use super::failpoints::{Failpoint, PanicPoint};
+use super::fixtures;
 use super::ledger::Ledger;
-use super::net::{Lost, Place, VirtualNet, address_id};
-use super::plain;
-use super::planted::{Panics, Planted};
-use super::world::{Bugs, machine_spec};
+use super::net::{MessageLost, NodeAddress, VirtualNet, replica_of_address};
+use super::world::{PlantedBugs, machine_spec};
 use cellwright_cell::admit::MAX_SPAN;
 use cellwright_cell::command::{Command, RequestId};
 use cellwright_cell::ephemeral::{self, CapacityChange, NodeChoice};
@@ -18,7 +18,7 @@ use cellwright_cell::spec::JobKind;
 use cellwright_cell::state::State;
 use cellwright_cell::time::Span;
 use cellwright_control::input::Unavailable;
-use cellwright_master::handle::{Answer, Caller, Handle};
+use cellwright_master::handle::{Caller, CommittedVerdict, MasterHandle};
 use cellwright_store::NodeId;
 use cellwright_supervise::lock;
 use rand::seq::IndexedRandom;
@@ -28,12 +28,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The namespace of resources that clients lease.
-pub const LEASED: &str = "leased";
+pub const LEASED_NAMESPACE: &str = "leased";
 /// For how long.
-pub const LEASE: Span = Span(5000);
+pub const LEASE_DURATION: Span = Span(5000);
 
 /// How some of their tasks are asked whether they are well.
-const CHECK: HealthCheck = HealthCheck {
+const HEALTH_CHECK: HealthCheck = HealthCheck {
     probe: Probe::Tcp { port: 0 },
     interval: Span(1000),
     timeout: Span(500),
@@ -43,7 +43,7 @@ const CHECK: HealthCheck = HealthCheck {
 
 /// Whose jobs these are.
 #[must_use]
-pub fn user() -> Name {
+pub fn client_user() -> Name {
     Name::new("ubar").unwrap_or_else(|bad| panic!("{bad}"))
 }
 
@@ -53,7 +53,7 @@ fn token(text: &str) -> Token {
 
 /// The counter all clients add to.
 #[must_use]
-pub fn counter(state: &State) -> u64 {
+pub fn counter_value(state: &State) -> u64 {
     let name = ResourceName { namespace: Some(token("sim")), name: token("counter") };
     let first = state.machine_named(&machine_spec(0).name);
     first.map_or(0, |machine| state.named_capacity(machine, &name))
@@ -61,28 +61,28 @@ pub fn counter(state: &State) -> u64 {
 
 pub struct Client {
     pub net: VirtualNet,
-    pub place: Place,
+    pub node_address: NodeAddress,
     pub masters: u64,
     pub ledger: Arc<Mutex<Ledger>>,
-    pub bugs: Bugs,
+    pub bugs: PlantedBugs,
     pub clocks: Clocks,
     pub seed: u64,
-    pub planted: Planted,
+    pub failpoint: Failpoint,
 }
 
 impl Client {
     /// Works until aborted; a request that never gets an answer is repeated for ever.
     pub async fn run(self) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
-        let mut replica = 1 + self.place % self.masters;
+        let mut replica = 1 + self.node_address % self.masters;
         for sequence in 1.. {
-            self.planted.reach(Panics::Client);
+            self.failpoint.reach(PanicPoint::Client);
             match rng.random_range(0..10) {
                 0..3 => self.submit(sequence, &mut rng, &mut replica).await,
                 3 => self.submit_set(sequence, &mut rng, &mut replica).await,
                 4..6 => self.stop(sequence, &mut rng, &mut replica).await,
-                6 => self.add(sequence, &mut replica).await,
-                7 => self.lease(sequence, &mut replica).await,
+                6 => self.increment_counter(sequence, &mut replica).await,
+                7 => self.acquire_lease(sequence, &mut replica).await,
                 _ => self.read(&mut replica).await,
             }
             tokio::time::sleep(Duration::from_millis(rng.random_range(60..240))).await;
@@ -90,17 +90,17 @@ impl Client {
     }
 
     async fn submit(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
-        let name = format!("j{}-{sequence}", self.place);
+        let name = format!("j{}-{sequence}", self.node_address);
         let (count, cpu) = (rng.random_range(1..3), rng.random_range(200..1500));
         let mut spec = match rng.random_range(0..6) {
-            0 => plain::job(&name, count, cpu, &["sim", "finish", "300"]),
-            1 => plain::job(&name, count, cpu, &["sim", "fail", "200"]),
-            2 => plain::job(&name, 1, cpu, &["serve"]),
+            0 => fixtures::job(&name, count, cpu, &["sim", "finish", "300"]),
+            1 => fixtures::job(&name, count, cpu, &["sim", "fail", "200"]),
+            2 => fixtures::job(&name, 1, cpu, &["serve"]),
             // More CPU than its limit, which it may have while others leave it.
-            3 => plain::job(&name, 1, cpu, &["sim", "use", "300", "50"]),
+            3 => fixtures::job(&name, 1, cpu, &["sim", "use", "300", "50"]),
             // More memory than its limit, for which it is killed.
-            4 => plain::job(&name, 1, cpu, &["sim", "use", "50", "120"]),
-            _ => plain::job(&name, count, cpu, &["sim", "finish", "2000"]),
+            4 => fixtures::job(&name, 1, cpu, &["sim", "use", "50", "120"]),
+            _ => fixtures::job(&name, count, cpu, &["sim", "finish", "2000"]),
         };
         spec.restart.max_failures = Some(2);
         spec.priority = *[Priority(0), Priority(110)].choose(rng).unwrap_or(&Priority(0));
@@ -111,10 +111,10 @@ impl Client {
             spec.task.max_run = Some(Span(1000));
         }
         if rng.random_bool(0.3) {
-            (spec.task.ports, spec.task.health) = (1, Some(CHECK));
+            (spec.task.ports, spec.task.health) = (1, Some(HEALTH_CHECK));
         }
         let job = spec.name.clone();
-        let command = Command::SubmitJob { owner: user(), spec };
+        let command = Command::SubmitJob { owner: client_user(), spec };
         if let Some(index) = self.request(sequence * 2, command, replica).await {
             self.ledger().jobs.insert(job, index);
         }
@@ -122,22 +122,23 @@ impl Client {
 
     /// An alloc, and a task for it.
     async fn submit_set(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
-        let name = format!("s{}-{sequence}", self.place);
-        let mut set = plain::job(&name, 1, 300, &[]);
+        let name = format!("s{}-{sequence}", self.node_address);
+        let mut set = fixtures::job(&name, 1, 300, &[]);
         set.kind = JobKind::AllocSet;
         set.task.limits.ram = 4 << 20;
         set.task.command.clear();
-        let key = JobKey { user: user(), job: set.name.clone() };
-        let command = Command::SubmitJob { owner: user(), spec: set };
+        let key = JobKey { user: client_user(), job: set.name.clone() };
+        let command = Command::SubmitJob { owner: client_user(), spec: set };
         if self.request(sequence * 2, command, replica).await.is_none() {
             return;
         }
         let words: &[&str] =
             if rng.random_bool(0.5) { &["serve"] } else { &["sim", "finish", "500"] };
-        let mut inside = plain::job(&format!("j{}-{sequence}", self.place), 1, 200, words);
+        let mut inside =
+            fixtures::job(&format!("j{}-{sequence}", self.node_address), 1, 200, words);
         inside.alloc_set = Some(key);
         let job = inside.name.clone();
-        let command = Command::SubmitJob { owner: user(), spec: inside };
+        let command = Command::SubmitJob { owner: client_user(), spec: inside };
         if let Some(index) = self.request(sequence * 2 + 1, command, replica).await {
             self.ledger().jobs.insert(job, index);
         }
@@ -145,13 +146,13 @@ impl Client {
 
     /// Stops one of its jobs; it may have ended.
     async fn stop(&self, sequence: u64, rng: &mut ChaCha8Rng, replica: &mut NodeId) {
-        let own = format!("j{}-{}", self.place, rng.random_range(1..=sequence));
+        let own = format!("j{}-{}", self.node_address, rng.random_range(1..=sequence));
         let Ok(job) = Name::new(&own) else { return };
-        let job = JobKey { user: user(), job };
+        let job = JobKey { user: client_user(), job };
         self.request(sequence * 2, Command::StopJob { job, expect: None }, replica).await;
     }
 
-    async fn add(&self, sequence: u64, replica: &mut NodeId) {
+    async fn increment_counter(&self, sequence: u64, replica: &mut NodeId) {
         let command = ephemeral::Command::Set {
             namespace: token("sim"),
             name: token("counter"),
@@ -168,68 +169,69 @@ impl Client {
     }
 
     /// Asks for a resource under a lease of its own, which nothing can refuse.
-    async fn lease(&self, sequence: u64, replica: &mut NodeId) {
+    async fn acquire_lease(&self, sequence: u64, replica: &mut NodeId) {
         let lease = match self.bugs.leases_by_clock {
-            false => LEASE,
+            false => LEASE_DURATION,
             true => self.lease_by_clock(replica).await,
         };
         let command = ephemeral::Command::Set {
-            namespace: token(LEASED),
-            name: token(&format!("r{}-{sequence}", self.place)),
+            namespace: token(LEASED_NAMESPACE),
+            name: token(&format!("r{}-{sequence}", self.node_address)),
             lease,
             changes: Vec::new(),
         };
         if self.request(sequence * 2, command.into(), replica).await.is_none() {
-            self.ledger().fail(format!("a lease of {} ms was refused", LEASE.0));
+            self.ledger().record_failure(format!("a lease of {} ms was refused", LEASE_DURATION.0));
         }
     }
 
     /// As a master would count it that took its own clock for the time of the log.
     async fn lease_by_clock(&self, replica: &NodeId) -> Span {
-        let wall = self.clocks.at(*replica);
-        let work = |master: Handle| async move { master.read().state.now() };
-        let log = self.net.ask(self.place, *replica, work).await.unwrap_or(wall);
-        wall.plus(LEASE).since(log)
+        let wall = self.clocks.clock_time(*replica);
+        let work = |master: MasterHandle| async move { master.read().state.now() };
+        let log = self.net.call_replica(self.node_address, *replica, work).await.unwrap_or(wall);
+        wall.plus(LEASE_DURATION).since(log)
     }
 
     async fn read(&self, replica: &mut NodeId) {
         let (floor, known) = {
             let ledger = self.ledger();
-            (ledger.floor(), ledger.jobs.keys().cloned().collect::<Vec<_>>())
+            (ledger.acknowledged_floor(), ledger.jobs.keys().cloned().collect::<Vec<_>>())
         };
         let stale = self.bugs.reads_stale;
         if stale {
             // Whoever believes that any copy will do asks anybody.
             *replica = 1 + floor % self.masters;
         }
-        let work = |master: Handle| async move {
-            if stale { Ok(master.read()) } else { master.read_now().await }
+        let work = |master: MasterHandle| async move {
+            if stale { Ok(master.read()) } else { master.read_linearizable().await }
         };
-        match self.net.ask(self.place, *replica, work).await {
+        match self.net.call_replica(self.node_address, *replica, work).await {
             Ok(Ok(view)) => self.ledger().read(view.index, floor, &view.state, &known),
-            other => self.elsewhere(replica, other.map(|r| r.map(|_| ()))).await,
+            other => self.switch_replica(replica, other.map(|r| r.map(|_| ()))).await,
         }
     }
 
     /// Sends until there is a verdict. `None`: refused by the cell's rules, so nothing happened.
     async fn request(&self, number: u64, command: Command, replica: &mut NodeId) -> Option<u64> {
-        let floor = self.ledger().floor();
+        let floor = self.ledger().acknowledged_floor();
         let mut sequence = number * 1000;
         loop {
-            let id = RequestId { client: self.place, sequence };
+            let id = RequestId { client: self.node_address, sequence };
             let sent = command.clone();
             let caller = Caller::Operator;
-            let work = |master: Handle| async move { master.submit(&caller, Some(id), sent).await };
-            let answer = self.net.ask(self.place, *replica, work).await;
+            let work =
+                |master: MasterHandle| async move { master.submit(&caller, Some(id), sent).await };
+            let answer = self.net.call_replica(self.node_address, *replica, work).await;
             if self.bugs.acks_early {
                 return Some(floor + 1);
             }
             match answer {
-                Ok(Ok(Answer { index, verdict, .. })) => {
+                Ok(Ok(CommittedVerdict { index, verdict, .. })) => {
                     self.ledger().acknowledge(index, floor);
                     return verdict.is_ok().then_some(index);
                 }
-                other => self.elsewhere(replica, other.map(|r| r.map(|_| ()))).await,
+                other => self.switch_replica(replica, other.map(|r| r.map(|_| ()))).await,
             }
             if self.bugs.forgets_request_id {
                 sequence += 1;
@@ -237,12 +239,18 @@ impl Client {
         }
     }
 
-    async fn elsewhere(&self, replica: &mut NodeId, why: Result<Result<(), Unavailable>, Lost>) {
-        let told = match why {
-            Ok(Err(Unavailable::NotLeader { leader: Some(address) })) => address_id(&address),
+    async fn switch_replica(
+        &self,
+        replica: &mut NodeId,
+        why: Result<Result<(), Unavailable>, MessageLost>,
+    ) {
+        let answer = match why {
+            Ok(Err(Unavailable::NotLeader { leader: Some(address) })) => {
+                replica_of_address(&address)
+            }
             _ => None,
         };
-        *replica = told.unwrap_or(1 + *replica % self.masters);
+        *replica = answer.unwrap_or(1 + *replica % self.masters);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 

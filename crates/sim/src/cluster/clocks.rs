@@ -1,8 +1,8 @@
 //! The clocks of a simulated world: one time for all, and those who have it wrong.
 
-use super::net::Place;
-use super::planted::{Panics, Planted};
-use super::world::AGENTS;
+use super::failpoints::{Failpoint, PanicPoint};
+use super::net::NodeAddress;
+use super::world::FIRST_AGENT_ADDRESS;
 use cellwright_cell::time::Time;
 use cellwright_master::clock::Clock;
 use cellwright_supervise::lock;
@@ -16,58 +16,60 @@ use tokio::time::Instant;
 pub struct Clocks {
     started: Instant,
     /// By place, those that are wrong, and whether they stay so when all else is healed.
-    wrong: Arc<Mutex<BTreeMap<Place, (i64, bool)>>>,
+    skews: Arc<Mutex<BTreeMap<NodeAddress, (i64, bool)>>>,
     /// The replica whose clock was wrong last, and when it was.
-    last: Arc<Mutex<Option<(Place, Instant)>>>,
+    last_skewed: Arc<Mutex<Option<(NodeAddress, Instant)>>>,
 }
 
 /// For so long what a replica told of its clock may count with the others: until then its clock
 /// and another's would be two wrong ones that agree.
-const COUNTS: Duration = Duration::from_secs(10);
+const SKEW_COUNTS_FOR: Duration = Duration::from_secs(10);
 
 impl Clocks {
     pub(super) fn new(started: Instant) -> Clocks {
-        Clocks { started, wrong: Arc::default(), last: Arc::default() }
+        Clocks { started, skews: Arc::default(), last_skewed: Arc::default() }
     }
 
     /// What time it really is.
     #[must_use]
-    pub fn right(&self) -> Time {
+    pub fn true_time(&self) -> Time {
         let passed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         Time(1_700_000_000_000 + passed)
     }
 
     /// What the clock of a process says.
     #[must_use]
-    pub fn at(&self, place: Place) -> Time {
-        let ahead = lock(&self.wrong).get(&place).map_or(0, |(ahead, _)| *ahead);
-        Time(self.right().0.saturating_add_signed(ahead))
+    pub fn clock_time(&self, node_address: NodeAddress) -> Time {
+        let ahead = lock(&self.skews).get(&node_address).map_or(0, |(ahead, _)| *ahead);
+        Time(self.true_time().0.saturating_add_signed(ahead))
     }
 
     /// The clock of a process jumps. Only one replica's is wrong at a time, as the cell can bear:
     /// where another's is, that one is set right instead.
-    pub fn jump(&self, place: Place, ahead: i64, for_good: bool) {
-        let mut wrong = lock(&self.wrong);
-        if place < AGENTS {
-            let mut last = lock(&self.last);
-            if let Some((other, at)) = last.as_mut().filter(|(other, _)| *other != place) {
+    pub fn jump(&self, node_address: NodeAddress, ahead: i64, for_good: bool) {
+        let mut wrong = lock(&self.skews);
+        if node_address < FIRST_AGENT_ADDRESS {
+            let mut last = lock(&self.last_skewed);
+            if let Some((other, at)) = last.as_mut().filter(|(other, _)| *other != node_address) {
                 if wrong.remove(other).is_some() {
                     *at = Instant::now();
                 }
-                if at.elapsed() < COUNTS {
+                if at.elapsed() < SKEW_COUNTS_FOR {
                     return;
                 }
             }
-            *last = Some((place, Instant::now()));
+            *last = Some((node_address, Instant::now()));
         }
-        wrong.insert(place, (ahead, for_good));
+        wrong.insert(node_address, (ahead, for_good));
     }
 
     /// All are right again that did not jump for good.
     pub fn heal(&self) {
-        let mut wrong = lock(&self.wrong);
-        let mut last = lock(&self.last);
-        if let Some((_, at)) = last.as_mut().filter(|(place, _)| wrong.contains_key(place)) {
+        let mut wrong = lock(&self.skews);
+        let mut last = lock(&self.last_skewed);
+        if let Some((_, at)) =
+            last.as_mut().filter(|(node_address, _)| wrong.contains_key(node_address))
+        {
             *at = Instant::now();
         }
         wrong.retain(|_, (_, for_good)| *for_good);
@@ -75,12 +77,12 @@ impl Clocks {
 }
 
 /// The clock of one process.
-pub(super) struct ClockAt(pub(super) Clocks, pub(super) Place, pub(super) Planted);
+pub(super) struct NodeClock(pub(super) Clocks, pub(super) NodeAddress, pub(super) Failpoint);
 
-impl Clock for ClockAt {
-    fn wall(&self) -> Time {
+impl Clock for NodeClock {
+    fn wall_time(&self) -> Time {
         // The core asks for the time at every step.
-        self.2.reach(Panics::Core);
-        self.0.at(self.1)
+        self.2.reach(PanicPoint::Core);
+        self.0.clock_time(self.1)
     }
 }

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 /// A promise that was broken; the text says which.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Broken(pub String);
+pub struct CheckFailure(pub String);
 
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Highest index acknowledged to anybody.
-    floor: u64,
+    max_acknowledged_index: u64,
     /// Jobs acknowledged, with their index.
     pub jobs: BTreeMap<Name, u64>,
     /// Increments of the counter: acknowledged, and sent without ever being answered.
@@ -22,21 +22,23 @@ pub struct Ledger {
     pub perhaps_added: i64,
     pub acknowledged: u64,
     pub reads: u64,
-    broken: Option<Broken>,
+    failure: Option<CheckFailure>,
 }
 
 impl Ledger {
     /// Taken when a request or read begins.
     #[must_use]
-    pub fn floor(&self) -> u64 {
-        self.floor
+    pub fn acknowledged_floor(&self) -> u64 {
+        self.max_acknowledged_index
     }
 
     pub fn acknowledge(&mut self, index: u64, floor: u64) {
         if index <= floor {
-            self.fail(format!("acknowledged at index {index}, after index {floor} was seen"));
+            self.record_failure(format!(
+                "acknowledged at index {index}, after index {floor} was seen"
+            ));
         }
-        self.floor = self.floor.max(index);
+        self.max_acknowledged_index = self.max_acknowledged_index.max(index);
         self.acknowledged += 1;
     }
 
@@ -44,46 +46,51 @@ impl Ledger {
     pub fn read(&mut self, index: u64, floor: u64, state: &State, since: &[Name]) {
         self.reads += 1;
         if index < floor {
-            self.fail(format!("a fresh read stands at index {index}, {floor} was acknowledged"));
+            self.record_failure(format!(
+                "a fresh read stands at index {index}, {floor} was acknowledged"
+            ));
         }
         for name in since {
             if !present(state, name) {
-                self.fail(format!("a fresh read at {index} misses the job {name}"));
+                self.record_failure(format!("a fresh read at {index} misses the job {name}"));
             }
         }
     }
 
-    pub fn fail(&mut self, what: String) {
-        self.broken.get_or_insert(Broken(what));
+    pub fn record_failure(&mut self, message: String) {
+        self.failure.get_or_insert(CheckFailure(message));
     }
 
     /// # Errors
     /// The first promise found broken.
-    pub fn check(&self) -> Result<(), Broken> {
-        self.broken.clone().map_or(Ok(()), Err)
+    pub fn check(&self) -> Result<(), CheckFailure> {
+        self.failure.clone().map_or(Ok(()), Err)
     }
 
     /// Everything promised is in the healed cell.
     ///
     /// # Errors
     /// The first promise found broken.
-    pub fn check_end(&self, state: &State, counter: u64) -> Result<(), Broken> {
+    pub fn check_end(&self, state: &State, counter: u64) -> Result<(), CheckFailure> {
         self.check()?;
         for (name, index) in &self.jobs {
             if !present(state, name) {
-                return Err(Broken(format!("job {name}, acknowledged at {index}, is lost")));
+                return Err(CheckFailure(format!("job {name}, acknowledged at {index}, is lost")));
             }
         }
         let counter = i64::try_from(counter).unwrap_or(i64::MAX);
         let allowed = self.added..=self.added + self.perhaps_added;
         if !allowed.contains(&counter) {
-            return Err(Broken(format!("the counter stands at {counter}, allowed {allowed:?}")));
+            return Err(CheckFailure(format!(
+                "the counter stands at {counter}, allowed {allowed:?}"
+            )));
         }
         Ok(())
     }
 }
 
 fn present(state: &State, name: &Name) -> bool {
-    let key = cellwright_cell::name::JobKey { user: super::client::user(), job: name.clone() };
+    let key =
+        cellwright_cell::name::JobKey { user: super::client::client_user(), job: name.clone() };
     state.job_named(&key).is_some()
 }

@@ -4,20 +4,20 @@
 //!
 //! **Invariant:** nothing here reads a real clock, a real disk or a real socket.
 
-mod agent_line;
-mod check;
+mod agent_link;
+mod checker;
 pub mod client;
 pub mod clocks;
 pub mod disk;
+pub mod failpoints;
 pub mod faults;
-pub mod flaws;
+pub mod fixtures;
 pub mod ledger;
-mod members;
+mod membership;
 pub mod net;
-pub mod plain;
-pub mod planted;
-mod scheduler_line;
-mod usage_rules;
+mod scheduler_link;
+mod usage_checker;
+pub mod violations;
 pub mod watches;
 pub mod world;
 
@@ -29,58 +29,58 @@ use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::{JobKind, JobSpec};
 use cellwright_cell::time::Time;
 use cellwright_master::handle::Caller;
-use cellwright_supervise::{caught, lock, recorded};
-use check::{Checker, healed};
+use cellwright_supervise::{catch_panic, lock, record_panics};
+use checker::{Checker, check_healed};
 use client::Client;
-use ledger::{Broken, Ledger};
-pub use planted::Panics;
+pub use failpoints::PanicPoint;
+use ledger::{CheckFailure, Ledger};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-pub use world::{Bugs, Cluster, Shape};
+pub use world::{CellShape, Cluster, PlantedBugs};
 
 /// How often the checker looks.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Looks without anything left to stop after which nothing more comes.
-const STILL_LOOKS: u32 = 20;
+const IDLE_CHECKS: u32 = 20;
 /// A healed cell that has not come to rest after this long never will.
-const REST_WITHIN: Duration = Duration::from_secs(120);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A run that is not over after this long waits for something that never comes.
-const OVER_WITHIN: Duration = Duration::from_secs(1800);
+const RUN_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Quota that never binds.
-const PLENTY: Resources =
+const UNLIMITED_QUOTA: Resources =
     Resources { cpu: 1 << 40, ram: 1 << 50, disk: 1 << 50, disk_rate: 1 << 50 };
 
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct RunPlan {
     pub seed: u64,
-    pub shape: Shape,
-    pub bugs: Bugs,
+    pub shape: CellShape,
+    pub bugs: PlantedBugs,
     /// Faults that strike before everything is healed.
     pub faults: u32,
     /// Looks of the checker, ten a second, between two faults: at least and fewer than.
-    pub looks: (u32, u32),
+    pub checks_between_faults: (u32, u32),
     /// Only this goes wrong, if given.
-    pub only: Option<faults::Fault>,
+    pub only_fault: Option<faults::Fault>,
     pub clients: u64,
 }
 
-impl Plan {
+impl RunPlan {
     /// The run with this seed: mostly three masters, sometimes five or one.
     #[must_use]
-    pub fn of(seed: u64) -> Plan {
+    pub fn of(seed: u64) -> RunPlan {
         let masters = [3, 3, 3, 5, 3, 1][usize::try_from(seed % 6).unwrap_or(0)];
-        let shape = Shape { masters, machines: 5, schedulers: 2 };
-        Plan {
+        let shape = CellShape { masters, machines: 5, schedulers: 2 };
+        RunPlan {
             seed,
             shape,
-            bugs: Bugs::default(),
+            bugs: PlantedBugs::default(),
             faults: 8,
-            looks: (3, 15),
-            only: None,
+            checks_between_faults: (3, 15),
+            only_fault: None,
             clients: 3,
         }
     }
@@ -102,7 +102,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// The first promise found broken, or what panicked, with the seed that shows it.
-pub fn run(plan: Plan) -> Result<Summary, String> {
+pub fn run(plan: RunPlan) -> Result<Summary, String> {
     let seed = plan.seed;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -111,63 +111,64 @@ pub fn run(plan: Plan) -> Result<Summary, String> {
         .build()
         .map_err(|error| error.to_string())?;
     let whole = async {
-        let over = tokio::time::timeout(OVER_WITHIN, simulate(plan)).await;
-        over.unwrap_or_else(|_| Err(Broken(format!("stuck: not over after {OVER_WITHIN:?}"))))
+        let over = tokio::time::timeout(RUN_TIMEOUT, simulate(plan)).await;
+        over.unwrap_or_else(|_| Err(CheckFailure(format!("stuck: not over after {RUN_TIMEOUT:?}"))))
     };
     // A panic of whoever runs the world is a finding like any other, and other seeds go on.
-    let (done, panics) = recorded(|| {
-        let done = caught(|| runtime.block_on(whole));
+    let (done, panics) = record_panics(|| {
+        let done = catch_panic(|| runtime.block_on(whole));
         // Whatever is left goes with it.
         drop(runtime);
-        done.unwrap_or_else(|panicked| Err(Broken(format!("the run {panicked}"))))
+        done.unwrap_or_else(|panicked| Err(CheckFailure(format!("the run {panicked}"))))
     });
     // Whoever took one for an answer that did not come has not made it undone.
     let done = match panics.into_iter().next() {
-        Some(line) if done.is_ok() => Err(Broken(format!("a task {line}"))),
+        Some(line) if done.is_ok() => Err(CheckFailure(format!("a task {line}"))),
         _ => done,
     };
-    done.map_err(|broken| format!("seed {seed}: {broken}"))
+    done.map_err(|failure| format!("seed {seed}: {failure}"))
 }
 
-async fn simulate(plan: Plan) -> Result<Summary, Broken> {
+async fn simulate(plan: RunPlan) -> Result<Summary, CheckFailure> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
-    let mut cluster = Cluster::start(plan.seed, plan.shape, plan.bugs).await.map_err(Broken)?;
+    let mut cluster =
+        Cluster::start(plan.seed, plan.shape, plan.bugs).await.map_err(CheckFailure)?;
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let mut checker = Checker::default();
-    found(&cluster, &mut checker).await?;
+    bootstrap_cell(&cluster, &mut checker).await?;
     let clients: Vec<JoinHandle<()>> = (0..plan.clients)
         .map(|number| {
             let client = Client {
                 net: cluster.net.clone(),
-                place: world::CLIENTS + number,
+                node_address: world::FIRST_CLIENT_ADDRESS + number,
                 masters: plan.shape.masters,
                 ledger: ledger.clone(),
                 bugs: plan.bugs,
                 clocks: cluster.clocks.clone(),
                 seed: plan.seed ^ (number + 1),
-                planted: cluster.planted(),
+                failpoint: cluster.failpoint(),
             };
-            cluster.supervisor.essential("a client", client.run())
+            cluster.supervisor.spawn_essential("a client", client.run())
         })
         .collect();
     // Something must run before something can go wrong with it.
-    watch(&cluster, &mut checker, &ledger, 10).await?;
+    run_and_check(&cluster, &mut checker, &ledger, 10).await?;
     for _ in 0..plan.faults {
-        let fault = plan.only.unwrap_or_else(|| faults::draw(&mut rng));
-        faults::strike(&mut cluster, fault, &mut rng).await.map_err(Broken)?;
-        let looks = rng.random_range(plan.looks.0..plan.looks.1);
-        watch(&cluster, &mut checker, &ledger, looks).await?;
+        let fault = plan.only_fault.unwrap_or_else(|| faults::draw_fault(&mut rng));
+        faults::inject(&mut cluster, fault, &mut rng).await.map_err(CheckFailure)?;
+        let checks = rng.random_range(plan.checks_between_faults.0..plan.checks_between_faults.1);
+        run_and_check(&cluster, &mut checker, &ledger, checks).await?;
     }
-    faults::heal(&mut cluster).await.map_err(Broken)?;
+    faults::heal(&mut cluster).await.map_err(CheckFailure)?;
     for client in clients {
         client.abort();
         // What is aborted is cancelled; anything else was said by it.
         let _ = client.await;
     }
-    make_room(&cluster).await?;
-    let state = rest(&mut cluster, &mut checker).await?;
-    lock(&ledger).check_end(&state, client::counter(&state))?;
-    check::feeds(&cluster)?;
+    stop_endless_jobs(&cluster).await?;
+    let state = settle(&mut cluster, &mut checker).await?;
+    lock(&ledger).check_end(&state, client::counter_value(&state))?;
+    checker::check_event_feeds(&cluster)?;
     let mut state = state;
     let (acknowledged, reads) = {
         let ledger = lock(&ledger);
@@ -182,19 +183,19 @@ async fn simulate(plan: Plan) -> Result<Summary, Broken> {
         virtual_millis: cluster.now(),
         hash: state.hash(),
     };
-    cluster.end().await.map_or(Ok(summary), |flaw| Err(Broken(flaw)))
+    cluster.shut_down().await.map_or(Ok(summary), |violation| Err(CheckFailure(violation)))
 }
 
 /// Lets the cell live for a while and checks it all along.
-async fn watch(
+async fn run_and_check(
     cluster: &Cluster,
     checker: &mut Checker,
     ledger: &Mutex<Ledger>,
-    looks: u32,
-) -> Result<(), Broken> {
-    for _ in 0..looks {
-        tokio::time::sleep(LOOK).await;
-        cluster.planted().reach(Panics::Checker);
+    checks: u32,
+) -> Result<(), CheckFailure> {
+    for _ in 0..checks {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        cluster.failpoint().reach(PanicPoint::Checker);
         checker.step(cluster).await?;
         lock(ledger).check()?;
     }
@@ -202,16 +203,16 @@ async fn watch(
 }
 
 /// Waits for the first leader and gives the clients their user.
-async fn found(cluster: &Cluster, checker: &mut Checker) -> Result<(), Broken> {
+async fn bootstrap_cell(cluster: &Cluster, checker: &mut Checker) -> Result<(), CheckFailure> {
     for _ in 0..200 {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         checker.step(cluster).await?;
         let Some((_, leader)) = cluster.leader() else { continue };
         let caller = Caller::Operator;
         let known = leader.read().state.machines().iter().count();
         let all = usize::try_from(cluster.shape.machines).unwrap_or(0);
-        let user = client::user();
-        let quota = Quota { amount: PLENTY, from: Time::ZERO, until: Time::NEVER };
+        let user = client::client_user();
+        let quota = Quota { amount: UNLIMITED_QUOTA, from: Time::ZERO, until: Time::NEVER };
         let (band, quota) = (Priority(110).band(), Some(quota));
         let commands = vec![
             (None, Command::AddUser { name: user.clone() }),
@@ -221,21 +222,21 @@ async fn found(cluster: &Cluster, checker: &mut Checker) -> Result<(), Broken> {
             return Ok(());
         }
     }
-    Err(Broken("the cell did not form within 20 s".into()))
+    Err(CheckFailure("the cell did not form within 20 s".into()))
 }
 
 /// Stops what would run for ever, so that everything that waits finds a place. Looks again for a
 /// while: what the clients sent last may be on its way into the log.
-async fn make_room(cluster: &Cluster) -> Result<(), Broken> {
+async fn stop_endless_jobs(cluster: &Cluster) -> Result<(), CheckFailure> {
     let mut still = 0;
     for _ in 0..600 {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let Some((_, leader)) = cluster.leader() else { continue };
-        let Ok(view) = leader.read_now().await else { continue };
+        let Ok(view) = leader.read_linearizable().await else { continue };
         // Those that are going down take as long as their machines.
         let is_left = |job: &Job| !job.is_dead() && job.state != JobState::Stopping;
         let keys = view.state.jobs().iter();
-        let keys = keys.filter(|(_, job)| is_left(job) && goes_on(job.spec()));
+        let keys = keys.filter(|(_, job)| is_left(job) && is_endless(job.spec()));
         let stops: Vec<_> = keys
             .filter_map(|(id, _)| view.state.job_key(id))
             .map(|job| (None, Command::StopJob { job, expect: None }))
@@ -248,37 +249,40 @@ async fn make_room(cluster: &Cluster) -> Result<(), Broken> {
             let _again = leader.submit_many(&caller, stops).await;
             still = 0;
         }
-        if still == STILL_LOOKS {
+        if still == IDLE_CHECKS {
             return Ok(());
         }
     }
-    Err(Broken("no leader within a minute of healing".into()))
+    Err(CheckFailure("no leader within a minute of healing".into()))
 }
 
 /// Runs until it is stopped, or is in something that does.
-fn goes_on(spec: &JobSpec) -> bool {
+fn is_endless(spec: &JobSpec) -> bool {
     let words: Vec<&str> = spec.task.command.iter().map(String::as_str).collect();
     let is_inside = spec.kind == JobKind::AllocSet || spec.alloc_set.is_some();
     is_inside || matches!(words.as_slice(), ["serve"] | ["sim", "use", ..])
 }
 
-async fn rest(
+async fn settle(
     cluster: &mut Cluster,
     checker: &mut Checker,
-) -> Result<cellwright_cell::State, Broken> {
-    let until = tokio::time::Instant::now() + REST_WITHIN;
+) -> Result<cellwright_cell::State, CheckFailure> {
+    let until = tokio::time::Instant::now() + SETTLE_TIMEOUT;
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         checker.step(cluster).await?;
-        if !cluster.failed().is_empty() {
-            faults::heal(cluster).await.map_err(Broken)?;
+        if !cluster.failed_replicas().is_empty() {
+            faults::heal(cluster).await.map_err(CheckFailure)?;
         }
-        let all = cluster.has_all_members();
-        match healed(cluster).and_then(|state| all.then_some(state).ok_or("members are out".into()))
+        let all = cluster.readd_members();
+        match check_healed(cluster)
+            .and_then(|state| all.then_some(state).ok_or("members are out".into()))
         {
             Ok(state) => return Ok(state),
             Err(why) if tokio::time::Instant::now() >= until => {
-                return Err(Broken(format!("not at rest {REST_WITHIN:?} after healing: {why}")));
+                return Err(CheckFailure(format!(
+                    "not at rest {SETTLE_TIMEOUT:?} after healing: {why}"
+                )));
             }
             Err(_) => {}
         }

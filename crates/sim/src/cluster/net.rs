@@ -2,10 +2,10 @@
 //! a link may be cut in one direction only. A call is a request and an answer, and each can be lost
 //! on its own, which is how a master can act without anybody hearing of it.
 
-use super::planted::{Panics, Planted};
-use cellwright_master::handle::Handle;
+use super::failpoints::{Failpoint, PanicPoint};
+use cellwright_master::handle::MasterHandle;
 use cellwright_master::peers::{PeerAnswer, PeerCall, Peers};
-use cellwright_store::{CallError, NodeId, Peer, RaftAnswer, RaftCall, Room};
+use cellwright_store::{CallError, DiskSpace, NodeId, Peer, RaftAnswer, RaftCall};
 use cellwright_supervise::lock;
 use futures::future::BoxFuture;
 use rand::{Rng, SeedableRng};
@@ -15,21 +15,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Somebody with an address. Replicas have their ids; agents, schedulers and clients come after.
-pub type Place = u64;
+pub type NodeAddress = u64;
 
 /// A caller gives up on a silent line after this long.
-const PATIENCE: Duration = Duration::from_millis(1000);
+const CALL_TIMEOUT: Duration = Duration::from_millis(1000);
 
-struct Wires {
+struct NetState {
     rng: ChaCha8Rng,
     /// Directed links that are cut.
-    cut: BTreeSet<(Place, Place)>,
+    cut: BTreeSet<(NodeAddress, NodeAddress)>,
     /// Lost messages in a thousand.
-    loss: u32,
+    loss_permille: u32,
     /// Longest travel in microseconds.
-    delay: u64,
+    max_delay_micros: u64,
     /// Replicas that are on, by life.
-    masters: BTreeMap<NodeId, Handle>,
+    masters: BTreeMap<NodeId, MasterHandle>,
     calls: u64,
     bugs: NetBugs,
 }
@@ -41,95 +41,95 @@ pub struct NetBugs {
     /// Whoever asks whether it would be voted for is told yes, though nobody can hear it.
     pub skips_pre_vote: bool,
     /// Nobody admits to having room, so no leader hands over.
-    pub hides_room: bool,
+    pub hides_disk_space: bool,
     /// Whoever sends a message is taken for the member it wants to be.
-    pub believes_strangers: bool,
+    pub accepts_unknown_senders: bool,
 }
 
 #[derive(Clone)]
-pub struct VirtualNet(Arc<Mutex<Wires>>);
+pub struct VirtualNet(Arc<Mutex<NetState>>);
 
 /// One message did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost;
+pub struct MessageLost;
 
 impl VirtualNet {
     #[must_use]
     pub fn new(seed: u64, bugs: NetBugs) -> VirtualNet {
-        VirtualNet(Arc::new(Mutex::new(Wires {
+        VirtualNet(Arc::new(Mutex::new(NetState {
             rng: ChaCha8Rng::seed_from_u64(seed),
             cut: BTreeSet::new(),
-            loss: 0,
-            delay: 2000,
+            loss_permille: 0,
+            max_delay_micros: 2000,
             masters: BTreeMap::new(),
             calls: 0,
             bugs,
         })))
     }
 
-    pub fn plug(&self, id: NodeId, master: Handle) {
+    pub fn attach(&self, id: NodeId, master: MasterHandle) {
         self.lock().masters.insert(id, master);
     }
 
-    pub fn unplug(&self, id: NodeId) {
+    pub fn detach(&self, id: NodeId) {
         self.lock().masters.remove(&id);
     }
 
     #[must_use]
-    pub fn master(&self, id: NodeId) -> Option<Handle> {
+    pub fn master(&self, id: NodeId) -> Option<MasterHandle> {
         self.lock().masters.get(&id).cloned()
     }
 
     /// Cuts everything between the two sides, one way or both.
-    pub fn cut(&self, from: &[Place], to: &[Place], both: bool) {
-        let mut wires = self.lock();
+    pub fn cut(&self, from: &[NodeAddress], to: &[NodeAddress], both: bool) {
+        let mut state = self.lock();
         for a in from {
             for b in to {
-                wires.cut.insert((*a, *b));
+                state.cut.insert((*a, *b));
                 if both {
-                    wires.cut.insert((*b, *a));
+                    state.cut.insert((*b, *a));
                 }
             }
         }
     }
 
     pub fn set_loss(&self, per_mille: u32) {
-        self.lock().loss = per_mille;
+        self.lock().loss_permille = per_mille;
     }
 
     pub fn set_delay(&self, micros: u64) {
-        self.lock().delay = micros;
+        self.lock().max_delay_micros = micros;
     }
 
     pub fn heal(&self) {
-        let mut wires = self.lock();
-        wires.cut.clear();
-        wires.loss = 0;
-        wires.delay = 2000;
+        let mut state = self.lock();
+        state.cut.clear();
+        state.loss_permille = 0;
+        state.max_delay_micros = 2000;
     }
 
     /// Nothing is cut and nothing is lost.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        let wires = self.lock();
-        wires.cut.is_empty() && wires.loss == 0
+    pub fn is_healthy(&self) -> bool {
+        let state = self.lock();
+        state.cut.is_empty() && state.loss_permille == 0
     }
 
     /// A replica that is no member asks for votes, sanely and absurdly, and says that it leads.
-    pub async fn send_strangers(&self, to: NodeId) {
+    pub async fn send_as_stranger(&self, to: NodeId) {
         let Some(master) = self.master(to) else { return };
         let status = master.status();
-        let is_believed = self.lock().bugs.believes_strangers;
+        let is_believed = self.lock().bugs.accepts_unknown_senders;
         // Believed, it passes for one that may: the next of the members.
         let others = || status.members.keys().copied();
         let other = others().find(|id| *id > to).or_else(|| others().find(|id| *id != to));
         let from = other.filter(|_| is_believed).unwrap_or(STRANGER);
-        let era = master.replicated().with(|view| view.era);
+        let log_epoch = master.replicated().with(|view| view.log_epoch);
         for term in [status.term + 50, u64::MAX] {
-            for call in [RaftCall::leading(term, from), RaftCall::standing(term, from)] {
-                let call = PeerCall::Raft { era, from, call };
+            for call in [RaftCall::heartbeat(term, from), RaftCall::vote_request(term, from)] {
+                let call = PeerCall::Raft { log_epoch, from, call };
                 // Whatever it is told, it is not told by this net.
-                let _answer = master.answer_peer(Some(&format!("m{from}")), call).await;
+                let _answer = master.handle_peer_call(Some(&format!("m{from}")), call).await;
             }
         }
     }
@@ -144,19 +144,19 @@ impl VirtualNet {
     ///
     /// # Errors
     /// When it is lost.
-    pub async fn travel(&self, from: Place, to: Place) -> Result<(), Lost> {
+    pub async fn deliver(&self, from: NodeAddress, to: NodeAddress) -> Result<(), MessageLost> {
         let (lost, micros) = {
-            let mut wires = self.lock();
-            wires.calls += 1;
-            let loss = wires.loss;
-            let unlucky = wires.rng.random_range(0..1000) < loss;
-            let most = wires.delay;
-            let micros = wires.rng.random_range(most / 10..=most);
-            (unlucky || wires.cut.contains(&(from, to)), micros)
+            let mut state = self.lock();
+            state.calls += 1;
+            let loss = state.loss_permille;
+            let is_dropped = state.rng.random_range(0..1000) < loss;
+            let most = state.max_delay_micros;
+            let micros = state.rng.random_range(most / 10..=most);
+            (is_dropped || state.cut.contains(&(from, to)), micros)
         };
         if lost {
-            tokio::time::sleep(PATIENCE).await;
-            return Err(Lost);
+            tokio::time::sleep(CALL_TIMEOUT).await;
+            return Err(MessageLost);
         }
         tokio::time::sleep(Duration::from_micros(micros)).await;
         Ok(())
@@ -166,26 +166,26 @@ impl VirtualNet {
     ///
     /// # Errors
     /// When either message is lost or nobody is there.
-    pub async fn ask<T, F>(
+    pub async fn call_replica<T, F>(
         &self,
-        from: Place,
+        from: NodeAddress,
         to: NodeId,
-        work: impl FnOnce(Handle) -> F,
-    ) -> Result<T, Lost>
+        work: impl FnOnce(MasterHandle) -> F,
+    ) -> Result<T, MessageLost>
     where
         F: Future<Output = T>,
     {
-        self.travel(from, to).await?;
+        self.deliver(from, to).await?;
         let Some(master) = self.master(to) else {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            return Err(Lost);
+            return Err(MessageLost);
         };
         let answer = work(master).await;
-        self.travel(to, from).await?;
+        self.deliver(to, from).await?;
         Ok(answer)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Wires> {
+    fn lock(&self) -> MutexGuard<'_, NetState> {
         lock(&self.0)
     }
 }
@@ -194,11 +194,13 @@ impl VirtualNet {
 const STRANGER: NodeId = 9;
 
 /// What a buggy run answers in place of whoever was asked.
-fn instead(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
+fn buggy_answer(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
     let PeerCall::Raft { call, .. } = call else { return None };
     let answer = match call {
         RaftCall::PreVote(_) if bugs.skips_pre_vote => RaftAnswer::PreVote { granted: true },
-        RaftCall::Room if bugs.hides_room => RaftAnswer::Room(Room { free: 0, reserve: 1 }),
+        RaftCall::DiskSpace if bugs.hides_disk_space => {
+            RaftAnswer::DiskSpace(DiskSpace { free: 0, reserve: 1 })
+        }
         _ => return None,
     };
     Some(PeerAnswer::Raft(answer))
@@ -208,7 +210,7 @@ fn instead(bugs: NetBugs, call: &PeerCall) -> Option<PeerAnswer> {
 pub struct VirtualPeers {
     pub net: VirtualNet,
     pub from: NodeId,
-    pub planted: Planted,
+    pub failpoint: Failpoint,
 }
 
 impl Peers for VirtualPeers {
@@ -220,34 +222,35 @@ impl Peers for VirtualPeers {
     ) -> BoxFuture<'static, Result<PeerAnswer, CallError>> {
         let (net, from) = (self.net.clone(), self.from);
         let bugs = net.lock().bugs;
-        if let Some(answer) = instead(bugs, &call) {
+        if let Some(answer) = buggy_answer(bugs, &call) {
             return Box::pin(async move { Ok(answer) });
         }
-        let planted = self.planted;
+        let planted = self.failpoint;
         Box::pin(async move {
-            if matches!(call, PeerCall::Raft { call: RaftCall::Room, .. }) {
-                planted.reach(Panics::Call);
+            if matches!(call, PeerCall::Raft { call: RaftCall::DiskSpace, .. }) {
+                planted.reach(PanicPoint::Call);
             }
             // The message is encoded and decoded as on a real line.
-            let bytes = postcard::to_stdvec(&call).map_err(|e| failed(&e))?;
+            let bytes = postcard::to_stdvec(&call).map_err(|e| call_failed(&e))?;
             let name = format!("m{from}");
-            let answer = net.ask(from, to, |master| async move {
+            let answer = net.call_replica(from, to, |master| async move {
                 let call: PeerCall = postcard::from_bytes(&bytes).ok()?;
-                let answer = master.answer_peer(Some(&name), call).await;
+                let answer = master.handle_peer_call(Some(&name), call).await;
                 postcard::to_stdvec(&answer).ok()
             });
-            let bytes = answer.await.map_err(|Lost| CallError::Unreachable("lost".into()))?;
-            let bytes = bytes.ok_or_else(|| failed(&"undecodable call"))?;
-            postcard::from_bytes(&bytes).map_err(|e| failed(&e))
+            let bytes =
+                answer.await.map_err(|MessageLost| CallError::Unreachable("lost".into()))?;
+            let bytes = bytes.ok_or_else(|| call_failed(&"undecodable call"))?;
+            postcard::from_bytes(&bytes).map_err(|e| call_failed(&e))
         })
     }
 }
 
-fn failed(error: &dyn std::fmt::Display) -> CallError {
+fn call_failed(error: &dyn std::fmt::Display) -> CallError {
     CallError::Failed(error.to_string())
 }
 
 /// The replica behind an address of the simulation.
-pub(crate) fn address_id(address: &str) -> Option<NodeId> {
+pub(crate) fn replica_of_address(address: &str) -> Option<NodeId> {
     address.strip_prefix('m')?.split(':').next()?.parse().ok()
 }

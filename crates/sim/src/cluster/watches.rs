@@ -13,12 +13,12 @@ use cellwright_api::error::{ApiError, Code};
 use cellwright_api::types::{AuditView, CheckpointView};
 use cellwright_cell::id::{MachineId, TaskId};
 use cellwright_cell::name::{Name, Token};
-use cellwright_gateway::http::backstage::{Backstage, Cursor, EventRecord, Stretch};
-use cellwright_gateway::http::{Api, ApiSettings, FlowSettings};
-use cellwright_master::blobs::Reading;
+use cellwright_gateway::http::replica_services::{Cursor, EventRecord, FeedPage, ReplicaServices};
+use cellwright_gateway::http::{Api, ApiConfig, FlowConfig};
+use cellwright_master::blobs::BlobReader;
 use cellwright_master::handle::Caller;
-use cellwright_master::level::{Candidate, Candidates};
-use cellwright_master::replicated::View;
+use cellwright_master::level::{ReplicaIdentity, ReplicaProbe};
+use cellwright_master::replicated_state::View;
 use cellwright_store::NodeId;
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -30,29 +30,29 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 /// Watches that one user opens.
-const MANY: usize = 1000;
+const WATCH_COUNT: usize = 1000;
 /// What another user waits for its first picture at most.
-const SOON: Duration = Duration::from_secs(5);
+const FIRST_VIEW_TIMEOUT: Duration = Duration::from_secs(5);
 const PATH: &str = "/v1/watch/overview";
 
 /// Known bugs that a test plants to see them caught.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowBugs {
     /// Nobody counts the streams of one user.
-    pub unbounded_streams: bool,
+    pub ignores_stream_limit: bool,
     /// One user may have all the streams that there are.
-    pub first_takes_all: bool,
+    pub ignores_user_share: bool,
     /// What a stream held is not given back at its end.
-    pub keeps_seats: bool,
+    pub leaks_permits: bool,
 }
 
 /// Those that are open.
 #[derive(Default)]
 pub struct Watches {
-    open: Option<Open>,
+    open_watches: Option<OpenWatches>,
 }
 
-struct Open {
+struct OpenWatches {
     replica: NodeId,
     router: Router,
     /// Never read.
@@ -60,7 +60,7 @@ struct Open {
     readers: Vec<AbortHandle>,
 }
 
-impl Drop for Open {
+impl Drop for OpenWatches {
     fn drop(&mut self) {
         self.readers.iter().for_each(AbortHandle::abort);
     }
@@ -69,12 +69,12 @@ impl Drop for Open {
 impl Watches {
     /// Whoever watched has gone.
     pub fn close(&mut self) {
-        self.open = None;
+        self.open_watches = None;
     }
 
     /// The process of a replica has ended, and every stream of it.
-    pub fn lose(&mut self, id: NodeId) {
-        self.open.take_if(|open| open.replica == id);
+    pub fn forget_replica(&mut self, id: NodeId) {
+        self.open_watches.take_if(|open| open.replica == id);
     }
 }
 
@@ -85,11 +85,12 @@ impl Cluster {
     /// When it gets more than its share, or another user gets none.
     pub async fn open_many_watches(&mut self) -> Result<(), String> {
         let Some((replica, handle)) = self.leader() else { return Ok(()) };
-        let most = FlowSettings::default().streams_per_user;
-        let router = Api::new(handle, Arc::new(NoFiles), settings(self.bugs.flow)).router();
+        let most = FlowConfig::default().streams_per_user;
+        let router =
+            Api::new(handle, Arc::new(NoFileServices), api_config(self.bugs.flow)).router();
         let mut bodies = Vec::new();
-        for _ in 0..MANY {
-            match watch(&router, "many").await {
+        for _ in 0..WATCH_COUNT {
+            match open_watch(&router, "many").await {
                 Ok(body) => bodies.push(body),
                 Err(StatusCode::TOO_MANY_REQUESTS) => {}
                 Err(other) => return Err(format!("a watch was answered with {other}")),
@@ -99,19 +100,24 @@ impl Cluster {
             let has = bodies.len();
             return Err(format!("one user has {has} streams of replica {replica}, not {most}"));
         }
-        let other = watch(&router, "other").await;
+        let other = open_watch(&router, "other").await;
         let other = other.map_err(|why| format!("a watch of another user got {why}"))?;
         let mut other = other.into_data_stream();
-        match timeout(SOON, other.next()).await {
+        match timeout(FIRST_VIEW_TIMEOUT, other.next()).await {
             Ok(Some(Ok(_))) => {}
-            _ => return Err(format!("a watch of another user says nothing for {SOON:?}")),
+            _ => {
+                return Err(format!(
+                    "a watch of another user says nothing for {FIRST_VIEW_TIMEOUT:?}"
+                ));
+            }
         }
         let unread = bodies.split_off(bodies.len() / 2);
         let streams = bodies.into_iter().map(Body::into_data_stream).chain([other]);
         let read = |stream: BodyDataStream| stream.for_each(|_piece| async {});
-        let readers = streams.map(|stream| self.errand("the reader of a watch", read(stream)));
+        let readers =
+            streams.map(|stream| self.spawn_background("the reader of a watch", read(stream)));
         let readers = readers.collect();
-        self.watches.open = Some(Open { replica, router, unread, readers });
+        self.watches.open_watches = Some(OpenWatches { replica, router, unread, readers });
         Ok(())
     }
 
@@ -120,17 +126,17 @@ impl Cluster {
     /// # Errors
     /// When it cannot watch any more.
     pub async fn close_watches(&mut self) -> Result<(), String> {
-        let Some(mut open) = self.watches.open.take() else { return Ok(()) };
+        let Some(mut open) = self.watches.open_watches.take() else { return Ok(()) };
         let gone = std::mem::take(&mut open.unread);
         let many = gone.len();
-        match self.bugs.flow.keeps_seats {
+        match self.bugs.flow.leaks_permits {
             // As if nobody had noticed that they went.
             true => gone.into_iter().for_each(std::mem::forget),
             false => drop(gone),
         }
         let mut again = Vec::new();
         for _ in 0..many {
-            let opened = watch(&open.router, "many").await;
+            let opened = open_watch(&open.router, "many").await;
             if opened.as_ref().is_err_and(|why| *why == StatusCode::TOO_MANY_REQUESTS) {
                 return Err(format!("replica {} still counts who has gone", open.replica));
             }
@@ -141,7 +147,7 @@ impl Cluster {
 }
 
 /// The stream, or how it was refused.
-async fn watch(router: &Router, user: &str) -> Result<Body, StatusCode> {
+async fn open_watch(router: &Router, user: &str) -> Result<Body, StatusCode> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = axum::http::Uri::from_static(PATH);
     let name = Name::new(user).unwrap_or_else(|bad| panic!("{bad}"));
@@ -153,80 +159,80 @@ async fn watch(router: &Router, user: &str) -> Result<Body, StatusCode> {
     }
 }
 
-fn settings(bugs: FlowBugs) -> ApiSettings {
-    let mut flow = FlowSettings::default();
-    if bugs.unbounded_streams {
+fn api_config(bugs: FlowBugs) -> ApiConfig {
+    let mut flow = FlowConfig::default();
+    if bugs.ignores_stream_limit {
         flow.streams_per_user = usize::MAX;
     }
-    if bugs.first_takes_all {
+    if bugs.ignores_user_share {
         flow.streams = flow.streams_per_user;
     }
-    ApiSettings { flow, ..ApiSettings::default() }
+    ApiConfig { flow, ..ApiConfig::default() }
 }
 
 /// Nothing that a watch of the state needs is on a disk.
-struct NoFiles;
+struct NoFileServices;
 
-fn none<T>() -> Result<T, ApiError> {
+fn unavailable<T>() -> Result<T, ApiError> {
     Err(ApiError::new(Code::NotReady, "a simulated replica has no files for this"))
 }
 
-impl Backstage for NoFiles {
-    fn events(&self, _: Cursor, _: usize) -> Result<Stretch<EventRecord>, ApiError> {
-        none()
+impl ReplicaServices for NoFileServices {
+    fn events(&self, _: Cursor, _: usize) -> Result<FeedPage<EventRecord>, ApiError> {
+        unavailable()
     }
 
-    fn placed_on(&self, _: TaskId, _: u32) -> Result<Option<MachineId>, ApiError> {
-        none()
+    fn find_placement(&self, _: TaskId, _: u32) -> Result<Option<MachineId>, ApiError> {
+        unavailable()
     }
 
-    fn audit(&self, _: Cursor, _: usize) -> Result<Stretch<AuditView>, ApiError> {
-        none()
+    fn audit(&self, _: Cursor, _: usize) -> Result<FeedPage<AuditView>, ApiError> {
+        unavailable()
     }
 
     fn checkpoints(&self) -> Result<Vec<CheckpointView>, ApiError> {
-        none()
+        unavailable()
     }
 
     fn save_checkpoint(&self, _: &View) -> Result<CheckpointView, ApiError> {
-        none()
+        unavailable()
     }
 
     fn put_blob(&self, _: Token, _: Body, _: u64) -> BoxFuture<'_, Result<u64, ApiError>> {
-        Box::pin(async { none() })
+        Box::pin(async { unavailable() })
     }
 
-    fn drop_blob(&self, _: &Token) -> Result<(), ApiError> {
-        none()
+    fn remove_local_blob(&self, _: &Token) -> Result<(), ApiError> {
+        unavailable()
     }
 
-    fn keep_blob(&self, _: Token, _: Body) -> BoxFuture<'_, Result<u64, ApiError>> {
-        Box::pin(async { none() })
+    fn store_local_blob(&self, _: Token, _: Body) -> BoxFuture<'_, Result<u64, ApiError>> {
+        Box::pin(async { unavailable() })
     }
 
-    fn blob_here(&self, _: &Token) -> Result<Reading, ApiError> {
-        none()
+    fn local_blob(&self, _: &Token) -> Result<BlobReader, ApiError> {
+        unavailable()
     }
 
-    fn blobs_here(&self) -> Result<BTreeSet<String>, ApiError> {
-        none()
+    fn local_blobs(&self) -> Result<BTreeSet<String>, ApiError> {
+        unavailable()
     }
 
-    fn get_blob(&self, _: Token) -> BoxFuture<'_, Result<Reading, ApiError>> {
-        Box::pin(async { none() })
+    fn get_blob(&self, _: Token) -> BoxFuture<'_, Result<BlobReader, ApiError>> {
+        Box::pin(async { unavailable() })
     }
 
     fn blob_range(&self, _: Token, _: u64, _: u32) -> BoxFuture<'_, Result<Vec<u8>, ApiError>> {
-        Box::pin(async { none() })
+        Box::pin(async { unavailable() })
     }
 
-    fn candidates(&self) -> &dyn Candidates {
+    fn candidates(&self) -> &dyn ReplicaProbe {
         self
     }
 }
 
-impl Candidates for NoFiles {
-    fn identify(&self, _: String) -> BoxFuture<'_, Result<Candidate, String>> {
+impl ReplicaProbe for NoFileServices {
+    fn identify(&self, _: String) -> BoxFuture<'_, Result<ReplicaIdentity, String>> {
         Box::pin(async { Err("nobody answers in a simulation".into()) })
     }
 }

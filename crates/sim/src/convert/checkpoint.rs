@@ -2,7 +2,7 @@
 //!
 //! Two questions are asked of it. "Would it all fit if placed anew?" takes it as a workload like
 //! any other, submitted to an empty cell ([`checkpoint`]); "what would this job do to it?" must
-//! take it as it stands, every task where it is ([`as_it_stands`]). One conversion for both was
+//! take it as it stands, every task where it is ([`running_cell`]). One conversion for both was
 //! rejected: a workload has no places, and a cell with places cannot be packed from scratch.
 
 use super::ConvertError;
@@ -33,7 +33,7 @@ pub fn checkpoint(file: &Path, at_limits: bool) -> Result<Workload, ConvertError
 ///
 /// # Errors
 /// When the file is not a whole checkpoint.
-pub fn as_it_stands(file: &Path) -> Result<(Workload, State), ConvertError> {
+pub fn running_cell(file: &Path) -> Result<(Workload, State), ConvertError> {
     let (header, view) = read(file)?;
     let mut out = workload(&view.state, false);
     out.notes =
@@ -50,12 +50,12 @@ fn workload(state: &State, at_limits: bool) -> Workload {
     out.machines.extend(state.machines().iter().map(|(_, row)| machine(row)));
     for (_, row) in state.jobs().iter() {
         let Some(owner) = state.users().get(row.user) else { continue };
-        if is_taken(state, row) {
+        if is_included(state, row) {
             let live = live_tasks(state, row);
-            let spec = spec(state, row, &live);
+            let spec = live_job_spec(state, row, &live);
             let reserved = match at_limits {
                 true => ReservedShare::ALL,
-                false => reserved(row.spec(), &live),
+                false => reserved_share(row.spec(), &live),
             };
             out.jobs.push(WorkloadJob { owner: owner.name.clone(), spec, reserved });
         }
@@ -68,16 +68,16 @@ fn machine(row: &Machine) -> WorkloadMachine {
     WorkloadMachine {
         spec: row.spec.clone(),
         packages: row.packages.clone(),
-        is_up: row.schedulable(),
+        is_up: row.is_schedulable(),
     }
 }
 
 /// Jobs on their way out ask for nothing new, and nor does what is inside an alloc set that is.
-fn is_taken(state: &State, row: &Job) -> bool {
+fn is_included(state: &State, row: &Job) -> bool {
     let set = row.spec().alloc_set.as_ref();
     let set_goes_on = set.is_none_or(|set| {
         let found = state.job_named(set).and_then(|set| state.jobs().get(set));
-        found.is_some_and(|set| is_taken(state, set))
+        found.is_some_and(|set| is_included(state, set))
     });
     let goes_on = matches!(row.state, JobState::Active | JobState::Deferred);
     goes_on && set_goes_on && !live_tasks(state, row).is_empty()
@@ -89,7 +89,7 @@ fn live_tasks<'a>(state: &'a State, row: &Job) -> Vec<&'a Task> {
 }
 
 /// The job with its live tasks alone, numbered anew where some have ended.
-fn spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
+fn live_job_spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
     let mut spec = JobSpec::clone(row.spec());
     spec.count = live.len() as u32;
     let kept = live.iter().zip(0..).filter_map(|(task, number): (_, u32)| {
@@ -98,14 +98,14 @@ fn spec(state: &State, row: &Job, live: &[&Task]) -> JobSpec {
     spec.overrides = kept.collect::<BTreeMap<_, _>>();
     // One that has started waits for nobody, whatever became of its predecessors since.
     let rows = row.waits_for.iter().filter_map(|on| Some((on, state.jobs().get(*on)?)));
-    let before = rows.filter(|(_, before)| is_taken(state, before));
+    let before = rows.filter(|(_, before)| is_included(state, before));
     let awaited: Vec<_> = before.filter_map(|(on, _)| state.job_key(*on)).collect();
     spec.after.retain(|after| awaited.contains(&after.job));
     spec
 }
 
 /// The reservations of all tasks together as a share of their limits, rounded up.
-fn reserved(spec: &JobSpec, live: &[&Task]) -> ReservedShare {
+fn reserved_share(spec: &JobSpec, live: &[&Task]) -> ReservedShare {
     let sum = |of: &dyn Fn(&Task) -> Resources| {
         live.iter().fold(Resources::default(), |sum, task| sum.plus(of(task)))
     };
@@ -126,9 +126,9 @@ fn notes(state: &State, out: &Workload, at_limits: bool) -> Vec<String> {
         true => super::usage_note(None),
         false => "reservations are those of the checkpoint, evened out over each job".into(),
     }];
-    let mut count = |number: usize, what: &str| {
+    let mut count = |number: usize, label: &str| {
         if number > 0 {
-            notes.push(format!("{number} {what}"));
+            notes.push(format!("{number} {label}"));
         }
     };
     let down = out.machines.iter().filter(|machine| !machine.is_up).count();

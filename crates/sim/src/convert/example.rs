@@ -31,13 +31,13 @@ pub fn example(folder: &Path, usage: Option<UsageModel>) -> Result<Workload, Con
         out.machines.push(machine(row, &sizes)?);
     }
     for row in &cell.jobs {
-        let reserved = usage.map_or(ReservedShare::ALL, |model| reserved(row, model));
+        let reserved = usage.map_or(ReservedShare::ALL, |model| reserved_share(row, model));
         out.jobs.push(WorkloadJob { owner: Name::new(&row.user)?, spec: job(row)?, reserved });
     }
     Ok(out)
 }
 
-fn reserved(row: &ExampleJob, model: UsageModel) -> ReservedShare {
+fn reserved_share(row: &ExampleJob, model: UsageModel) -> ReservedShare {
     let own = |percent: Option<u8>| percent.map(|p| u32::from(p) * 10);
     UsageModel {
         cpu_permille: own(row.cpu_used_percent).unwrap_or(model.cpu_permille),
@@ -65,7 +65,7 @@ fn machine(
     let capacity = Resources::new(row.cpu_milli, row.ram_bytes, row.disk_bytes, row.disk_rate);
     let mut machine = plain_machine(Name::new(&row.name)?, capacity);
     for (name, text) in row.all_attributes() {
-        machine.spec.attributes.insert(Token::new(name)?, value(text));
+        machine.spec.attributes.insert(Token::new(name)?, attribute_value(text));
     }
     machine.spec.rack = Some(Token::new(&row.rack)?);
     machine.spec.power = Some(Token::new(&row.power)?);
@@ -81,7 +81,7 @@ fn machine(
 }
 
 /// Numbers compare as numbers.
-fn value(text: &str) -> AttributeValue {
+fn attribute_value(text: &str) -> AttributeValue {
     match text.parse() {
         Ok(integer) => AttributeValue::Integer(integer),
         Err(_) => AttributeValue::Text(text.to_owned()),
@@ -123,10 +123,10 @@ fn job(row: &ExampleJob) -> Result<JobSpec, ConvertError> {
 pub(crate) fn constraint(row: &ExampleConstraint) -> Result<Constraint, ConvertError> {
     use ExampleOperator as From;
     use Operator as To;
-    let values = |list: &[String]| list.iter().map(|v| value(v)).collect();
+    let values = |list: &[String]| list.iter().map(|v| attribute_value(v)).collect();
     let operator = match &row.operator {
-        From::Equal(v) => To::Equal(value(v)),
-        From::NotEqual(v) => To::NotEqual(value(v)),
+        From::Equal(v) => To::Equal(attribute_value(v)),
+        From::NotEqual(v) => To::NotEqual(attribute_value(v)),
         From::Less(n) => To::Less(*n),
         From::LessOrEqual(n) => To::LessOrEqual(*n),
         From::Greater(n) => To::Greater(*n),

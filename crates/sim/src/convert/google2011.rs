@@ -44,7 +44,7 @@ pub fn google2011(folder: &Path, options: Google2011Options) -> Result<Workload,
         machine.spec.attributes.insert(Token::new("platform")?, platform);
         out.machines.push(machine);
     }
-    for ((job, priority), tasks) in group(&snapshot, options.prod_only) {
+    for ((job, priority), tasks) in tasks_by_job(&snapshot, options.prod_only) {
         out.jobs.push(convert_job(job, priority, &tasks, &options)?);
     }
     Ok(out)
@@ -61,7 +61,7 @@ fn notes(out: &mut Workload, options: &Google2011Options) {
 
 /// Tasks by job and priority, in trace order of jobs: in the trace a priority belongs to a task,
 /// here to a job.
-fn group(snapshot: &Snapshot, prod_only: bool) -> BTreeMap<(u64, u8), Vec<TaskRow>> {
+fn tasks_by_job(snapshot: &Snapshot, prod_only: bool) -> BTreeMap<(u64, u8), Vec<TaskRow>> {
     let mut jobs: BTreeMap<(u64, u8), Vec<TaskRow>> = BTreeMap::new();
     let wanted = |t: &&TaskRow| !prod_only || t.priority >= FIRST_PRODUCTION_PRIORITY;
     for task in snapshot.tasks.iter().filter(wanted) {
@@ -82,7 +82,7 @@ fn convert_job(
     let limits = |t: &TaskRow| Resources::new(t.cpu_micro, t.memory_micro, 0, 0);
     let usual = limits(&tasks[0]);
     let name = Name::new(&format!("j{job}-p{priority}"))?;
-    let mut spec = plain_job(name, tasks.len() as u32, our_priority(priority), usual);
+    let mut spec = plain_job(name, tasks.len() as u32, to_priority(priority), usual);
     spec.appclass = match tasks[0].scheduling_class >= FIRST_LATENCY_SENSITIVE {
         true => AppClass::LatencySensitive,
         false => AppClass::Batch,
@@ -99,7 +99,7 @@ fn convert_job(
     Ok(WorkloadJob { owner, spec, reserved })
 }
 
-fn our_priority(priority: u8) -> Priority {
+fn to_priority(priority: u8) -> Priority {
     let p = u16::from(priority);
     Priority(match priority {
         0..=1 => p,

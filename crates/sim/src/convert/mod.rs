@@ -7,7 +7,7 @@ mod google2011;
 mod openb;
 mod swf;
 
-pub use checkpoint::{as_it_stands, checkpoint};
+pub use checkpoint::{checkpoint, running_cell};
 pub(crate) use example::constraint;
 pub use example::example;
 pub use google2011::{Google2011Options, google2011};
@@ -16,7 +16,7 @@ pub use swf::swf;
 
 use crate::workload::{ReservedShare, WorkloadMachine};
 use cellwright_cell::machine::{MachineSpec, PortRange};
-use cellwright_cell::name::{BadName, Name};
+use cellwright_cell::name::{InvalidName, Name};
 use cellwright_cell::priority::{AppClass, Priority};
 use cellwright_cell::resource::Resources;
 use cellwright_cell::spec::JobSpec;
@@ -28,7 +28,7 @@ pub enum ConvertError {
     #[error(transparent)]
     Trace(#[from] crate::trace::TraceError),
     #[error(transparent)]
-    Name(#[from] BadName),
+    Name(#[from] InvalidName),
     #[error(transparent)]
     Load(#[from] crate::trace::openb::LoadError),
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub struct UsageModel {
     /// Usage as thousandths of the limit.
     pub cpu_permille: u32,
     pub ram_permille: u32,
-    pub settings: cellwright_cell::reclaim::Settings,
+    pub settings: cellwright_cell::reclaim::ReclaimConfig,
 }
 
 impl UsageModel {

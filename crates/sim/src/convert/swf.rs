@@ -7,11 +7,11 @@ use crate::workload::{ReservedShare, Workload, WorkloadJob};
 use cellwright_cell::name::Name;
 use cellwright_cell::priority::Priority;
 use cellwright_cell::resource::Resources;
-use cellwright_cell::units::counted_as;
+use cellwright_cell::units::pluralize_as;
 use std::path::Path;
 
 /// Milli-cores of a node.
-const NODE: u64 = 1000;
+const NODE_MILLI_CORES: u64 = 1000;
 /// Largest machine of such a log that is believed.
 const MAX_NODES: u64 = 1_000_000;
 
@@ -36,30 +36,30 @@ pub fn swf(file: &Path) -> Result<Workload, ConvertError> {
         });
     }
     let mut out = Workload { reports: vec![log.report], ..Workload::default() };
-    let (mut unsaid, mut too_large) = (0u64, 0u64);
+    let (mut unspecified, mut too_large) = (0u64, 0u64);
     for node in 0..nodes {
         let name = Name::new(&format!("n{node}"))?;
-        out.machines.push(plain_machine(name, Resources::new(NODE, 0, 0, 0)));
+        out.machines.push(plain_machine(name, Resources::new(NODE_MILLI_CORES, 0, 0, 0)));
     }
     for job in &log.jobs {
-        let said = job.allocated_procs.or(job.requested_procs).filter(|procs| *procs > 0);
-        unsaid += u64::from(said.is_none());
-        let procs = said.unwrap_or(1);
+        let specified = job.allocated_procs.or(job.requested_procs).filter(|procs| *procs > 0);
+        unspecified += u64::from(specified.is_none());
+        let procs = specified.unwrap_or(1);
         too_large += u64::from(procs > nodes);
         let count = procs.min(nodes) as u32;
-        let limits = Resources::new(NODE, 0, 0, 0);
+        let limits = Resources::new(NODE_MILLI_CORES, 0, 0, 0);
         let mut spec =
             plain_job(Name::new(&format!("j{}", job.job.0))?, count, Priority(100), limits);
         spec.gang = count > 1;
         let owner = Name::new(&format!("u{}", job.user.unwrap_or(0)))?;
         out.jobs.push(WorkloadJob { owner, spec, reserved: ReservedShare::ALL });
     }
-    if unsaid > 0 {
-        let jobs = counted_as(unsaid, "job does", "jobs do");
+    if unspecified > 0 {
+        let jobs = pluralize_as(unspecified, "job does", "jobs do");
         out.notes.push(format!("{jobs} not say their processors and count as one each"));
     }
     if too_large > 0 {
-        let jobs = counted_as(too_large, "job asks", "jobs ask");
+        let jobs = pluralize_as(too_large, "job asks", "jobs ask");
         out.notes.push(format!("{jobs} for more than all {nodes} processors and get all"));
     }
     out.notes.push("a snapshot without time: all jobs of the log are in the queue at once".into());

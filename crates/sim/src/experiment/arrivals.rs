@@ -8,7 +8,7 @@
 use super::pack::TraceProblems;
 use super::placement::{PlacementHash, placement_hash};
 use super::progress::Progress;
-use super::scheduler::{PlanRefused, Techniques, commit, solve};
+use super::scheduler::{PlanRejected, Techniques, commit, solve};
 use super::threads::{Threads, ThreadsError};
 use super::utilisation::{device_shares, percent};
 use crate::convert::{ConvertError, OpenbCell, openb_cell};
@@ -17,11 +17,11 @@ use crate::trace::openb::{
     shuffled_load,
 };
 use crate::trace::{Input, TraceError};
-use crate::workload::{Refused, ReservedShare, Workload, WorkloadJob};
+use crate::workload::{RejectedCommand, ReservedShare, Workload, WorkloadJob};
 use cellwright_cell::name::Name;
 use cellwright_sched::Options;
 use cellwright_sched::executor::Sequential;
-use cellwright_sched::queue::Order;
+use cellwright_sched::queue::QueueOrder;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -45,9 +45,9 @@ pub enum ArrivalError {
     #[error(transparent)]
     Convert(#[from] ConvertError),
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Rejected(#[from] RejectedCommand),
     #[error(transparent)]
-    Plan(#[from] PlanRefused),
+    PlanRejected(#[from] PlanRejected),
     #[error(transparent)]
     Threads(#[from] ThreadsError),
 }
@@ -105,15 +105,15 @@ pub fn arrivals(
     options: &ArrivalOptions,
     progress: &dyn Progress,
 ) -> Result<Vec<ArrivalResult>, ArrivalError> {
-    let published = published(&options.folder).map_err(ConvertError::from)?;
-    let lists = lists(options).map_err(ConvertError::from)?;
+    let published = read_published_figures(&options.folder).map_err(ConvertError::from)?;
+    let lists = pod_list_names(options).map_err(ConvertError::from)?;
     progress.stage("placing arrivals", lists.len() as u64 * u64::from(options.seeds));
     let pool = Threads::new(options.threads.max(1))?;
     lists.iter().map(|list| run_list(options, list, &published, &pool, progress)).collect()
 }
 
 /// Names of pod lists without extension.
-fn lists(options: &ArrivalOptions) -> Result<Vec<String>, TraceError> {
+fn pod_list_names(options: &ArrivalOptions) -> Result<Vec<String>, TraceError> {
     let paths = match options.pods.as_str() {
         "all" => pod_lists(&options.folder)?,
         given => vec![find_pod_list(&options.folder, given)?],
@@ -127,7 +127,7 @@ fn lists(options: &ArrivalOptions) -> Result<Vec<String>, TraceError> {
 }
 
 /// None when the folder has no such file.
-fn published(folder: &Path) -> Result<Vec<PublishedAllocation>, TraceError> {
+fn read_published_figures(folder: &Path) -> Result<Vec<PublishedAllocation>, TraceError> {
     let path = folder.join(PUBLISHED_FILE);
     match path.exists() {
         true => Ok(read_published(Input::open(&path)?)?.rows),
@@ -189,7 +189,7 @@ fn run_seed(
         .map_err(ConvertError::from)?;
     let workload = workload(cell, &arrivals)?;
     let mut state = workload.submit()?;
-    let scheduler = Options { order: Order::Arrival, preemption: false, ..options.scheduler };
+    let scheduler = Options { order: QueueOrder::Arrival, preemption: false, ..options.scheduler };
     let solved = solve(&state, scheduler, seed, &Sequential);
     let outcome = solved.outcome;
     commit(&mut state, outcome.plan)?;

@@ -8,7 +8,7 @@ use crate::trace::example::{
     ALLOWED_CONSTRAINTS, parse_bytes_down, parse_bytes_per_second, parse_constraint, parse_milli,
 };
 use cellwright_cell::constraint::Constraint;
-use cellwright_cell::device::{DeviceRequest, WHOLE};
+use cellwright_cell::device::{DeviceRequest, WHOLE_DEVICE};
 use cellwright_cell::name::{Name, Token};
 use cellwright_cell::priority::{MAX_PRIORITY, Priority};
 use cellwright_cell::resource::Resources;
@@ -23,13 +23,13 @@ pub enum JobTextError {
     #[error("job field {field} is unknown; allowed: {KEYS}")]
     UnknownField { field: String },
     #[error("job field {field} stands there twice; allowed: once")]
-    Twice { field: String },
+    Duplicate { field: String },
     #[error(
         "job \"{text}\" is not valid; allowed: KEY=VALUE with commas between, or a JSON object"
     )]
-    Shape { text: String },
+    Malformed { text: String },
     #[error("the job asks for nothing; allowed: at least one of {DEMANDS}")]
-    AsksForNothing,
+    NoDemand,
 }
 
 const KEYS: &str = "name, count, priority, cpu, ram, disk, disk_rate, ports, static_ports, gpus, \
@@ -54,18 +54,18 @@ pub fn parse_job(text: &str, units: Units) -> Result<JobSpec, JobTextError> {
         true => json_fields(text)?,
         false => listed_fields(text)?,
     };
-    spec(&Fields { fields, units })
+    job_spec(&Fields { fields, units })
 }
 
 fn listed_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
     let mut fields = BTreeMap::new();
     for part in text.split(',') {
         let Some((key, value)) = part.split_once('=') else {
-            return Err(JobTextError::Shape { text: shown(text) });
+            return Err(JobTextError::Malformed { text: preview(text) });
         };
         let key = key.trim().to_owned();
         if fields.insert(key.clone(), value.trim().to_owned()).is_some() {
-            return Err(JobTextError::Twice { field: shown(&key) });
+            return Err(JobTextError::Duplicate { field: preview(&key) });
         }
     }
     Ok(fields)
@@ -73,21 +73,21 @@ fn listed_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
 
 fn json_fields(text: &str) -> Result<BTreeMap<String, String>, JobTextError> {
     let object: BTreeMap<String, serde_json::Value> =
-        serde_json::from_str(text).map_err(|_| JobTextError::Shape { text: shown(text) })?;
+        serde_json::from_str(text).map_err(|_| JobTextError::Malformed { text: preview(text) })?;
     let field = |(key, value): (String, serde_json::Value)| match value {
         serde_json::Value::Array(list) => {
-            (key, list.iter().map(plain).collect::<Vec<_>>().join(";"))
+            (key, list.iter().map(value_text).collect::<Vec<_>>().join(";"))
         }
-        value => (key, plain(&value)),
+        value => (key, value_text(&value)),
     };
     Ok(object.into_iter().map(field).collect())
 }
 
-fn plain(value: &serde_json::Value) -> String {
+fn value_text(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn shown(text: &str) -> String {
+fn preview(text: &str) -> String {
     text.chars().take(60).flat_map(char::escape_debug).collect()
 }
 
@@ -107,7 +107,7 @@ impl Fields {
         let Some(value) = self.fields.get(field) else { return Ok(default) };
         parse(value).ok_or_else(|| JobTextError::Value {
             field: field.to_owned(),
-            value: shown(value),
+            value: preview(value),
             allowed: allowed.to_owned(),
         })
     }
@@ -158,16 +158,18 @@ impl Fields {
     }
 }
 
-fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
+fn job_spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
     let known: Vec<&str> = KEYS.split(", ").map(str::trim).collect();
     if let Some(field) = fields.fields.keys().find(|key| !known.contains(&key.as_str())) {
-        return Err(JobTextError::UnknownField { field: shown(field) });
+        return Err(JobTextError::UnknownField { field: preview(field) });
     }
     let name_rule = "1 to 63 characters a-z, 0-9 and -, not starting or ending with -";
     let name = fields.get("name", None, name_rule, |text| Name::new(text).ok().map(Some))?;
     let name = match name {
         Some(name) => name,
-        None => Name::new("what-if").map_err(|_| JobTextError::Shape { text: "what-if".into() })?,
+        None => {
+            Name::new("what-if").map_err(|_| JobTextError::Malformed { text: "what-if".into() })?
+        }
     };
     let limits = Resources::new(
         fields.amount("cpu", CORES, parse_milli)?,
@@ -194,7 +196,7 @@ fn spec(fields: &Fields) -> Result<JobSpec, JobTextError> {
     let task = &spec.task;
     let asks_for_ports = task.ports > 0 || !task.static_ports.is_empty();
     match task.limits == Resources::ZERO && !asks_for_ports && task.devices.is_empty() {
-        true => Err(JobTextError::AsksForNothing),
+        true => Err(JobTextError::NoDemand),
         false => Ok(spec),
     }
 }
@@ -221,9 +223,9 @@ fn devices(fields: &Fields) -> Result<Vec<DeviceRequest>, JobTextError> {
     let count = fields.number("gpus", 0, 1, 64)?;
     let token = |text: &str| Token::new(text).ok();
     let rule = "a share of one GPU from 0.001 to 1, less than 1 only of one GPU";
-    let milli = fields.get("gpu_share", u64::from(WHOLE), rule, |text| {
-        let share = parse_milli(text).filter(|m| (1..=u64::from(WHOLE)).contains(m));
-        share.filter(|m| count == 1 || (count > 1 && *m == u64::from(WHOLE)))
+    let milli = fields.get("gpu_share", u64::from(WHOLE_DEVICE), rule, |text| {
+        let share = parse_milli(text).filter(|m| (1..=u64::from(WHOLE_DEVICE)).contains(m));
+        share.filter(|m| count == 1 || (count > 1 && *m == u64::from(WHOLE_DEVICE)))
     })?;
     let rule = "a GPU model, together with gpus";
     let model = fields.get("gpu_model", None, rule, |text| {
@@ -258,8 +260,8 @@ mod tests {
         let listed = parse_job(text, Units::CoresAndBytes).expect("a job");
         assert_eq!(listed, parse_job(json, Units::CoresAndBytes).expect("a job"));
         assert_eq!(listed.task.static_ports, [80, 443]);
-        let shown: Vec<String> = listed.constraints.iter().map(ToString::to_string).collect();
-        assert_eq!(shown[0], "arch = arm64");
+        let preview: Vec<String> = listed.constraints.iter().map(ToString::to_string).collect();
+        assert_eq!(preview[0], "arch = arm64");
         assert!(listed.constraints[0].is_hard() && !listed.constraints[1].is_hard());
         let usual = parse_job("cpu=1", Units::CoresAndBytes).expect("a job");
         assert_eq!((usual.priority, usual.count), (Priority(200), 1));

@@ -1,11 +1,11 @@
 //! From the name of a trace to a cell with all machines up and all jobs submitted, through the
 //! commands a live cell takes.
 
-use super::measure::timed;
+use super::process_metrics::timed;
 use super::progress::Progress;
 use crate::convert::{self, ConvertError, Google2011Options, UsageModel};
 use crate::trace::TraceSource;
-use crate::workload::{Refused, ReservedShare, Workload, WorkloadJob};
+use crate::workload::{RejectedCommand, ReservedShare, Workload, WorkloadJob};
 use cellwright_cell::State;
 use cellwright_cell::name::Name;
 use serde::Serialize;
@@ -39,7 +39,7 @@ pub enum LoadError {
     #[error(transparent)]
     Convert(#[from] ConvertError),
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Rejected(#[from] RejectedCommand),
     #[error("{option} does not apply to {source_name}; allowed: {allowed}")]
     NotForThisTrace { option: &'static str, source_name: String, allowed: &'static str },
     #[error("{source_name} has no {what} left; allowed: at least one")]
@@ -48,7 +48,7 @@ pub enum LoadError {
 
 /// A cell as the scheduler finds it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedCell {
     pub workload: Workload,
     pub state: State,
     pub units: Units,
@@ -60,23 +60,23 @@ pub struct Loaded {
 ///
 /// # Errors
 /// When the trace cannot be read, an option does not apply to it, or the cell refuses a command.
-pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<Loaded, LoadError> {
+pub fn load(options: &LoadOptions, progress: &dyn Progress) -> Result<LoadedCell, LoadError> {
     let (workload, read_seconds) = timed(|| read(options, progress));
     let workload = workload?;
     progress.stage("submitting jobs", 0);
     let (state, submit_seconds) = timed(|| workload.submit());
     let units = units_of(&options.source);
-    Ok(Loaded { state: state?, workload, units, read_seconds, submit_seconds })
+    Ok(LoadedCell { state: state?, workload, units, read_seconds, submit_seconds })
 }
 
 /// A checkpoint with every task where it was, so that a pass places only those that wait.
 ///
 /// # Errors
 /// When the trace is not a checkpoint that can be read, or an option would change what stands.
-pub fn load_as_it_stands(
+pub fn load_running(
     options: &LoadOptions,
     progress: &dyn Progress,
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadedCell, LoadError> {
     let source_name = options.source.to_string();
     let refused = |option, allowed| {
         Err(LoadError::NotForThisTrace { option, source_name: source_name.clone(), allowed })
@@ -95,10 +95,10 @@ pub fn load_as_it_stands(
         return refused(option, kept);
     }
     progress.stage(&format!("reading {source_name}"), 0);
-    let (read, read_seconds) = timed(|| convert::as_it_stands(file));
+    let (read, read_seconds) = timed(|| convert::running_cell(file));
     let (workload, state) = read?;
     let units = units_of(&options.source);
-    Ok(Loaded { workload, state, units, read_seconds, submit_seconds: 0.0 })
+    Ok(LoadedCell { workload, state, units, read_seconds, submit_seconds: 0.0 })
 }
 
 /// Reads the trace as a workload; nothing is submitted yet.

@@ -5,7 +5,7 @@
 //! | [`pack`] | does the workload fit, how fast, and why not the rest? |
 //! | [`arrivals`] | how much of the GPUs is used when pods come one at a time? |
 //! | [`compact`] | how few machines would do? |
-//! | [`question`] | how many more of this job fit, and who would have to go for it? |
+//! | [`what_if`] | how many more of this job fit, and who would have to go for it? |
 //!
 //! Results are plain serialisable values; tables and files are left to whoever shows them.
 
@@ -13,12 +13,12 @@ pub mod arrivals;
 pub mod compact;
 pub mod job_text;
 pub mod load;
-pub mod measure;
 pub mod pack;
 pub mod pending;
 pub mod placement;
+pub mod process_metrics;
 pub mod progress;
-pub mod question;
 pub mod scheduler;
 pub mod threads;
 pub mod utilisation;
+pub mod what_if;

@@ -1,22 +1,22 @@
 //! Packing a cell from scratch: everything pending, one pass, the plan applied.
 
-use super::load::{Loaded, Units};
-use super::measure::{peak_rss_bytes, process_cpu, timed};
+use super::load::{LoadedCell, Units};
 use super::pending::{
     Explain, ExplainedTask, NoSuchTask, PendingReport, explain_pending, explain_task, find_task,
 };
 use super::placement::{PlacementHash, placement_hash};
+use super::process_metrics::{peak_rss_bytes, process_cpu, timed};
 use super::progress::Progress;
-use super::scheduler::{PlanRefused, Solved, Techniques, commit, solve};
+use super::scheduler::{PlanRejected, Solved, Techniques, commit, solve};
 use super::utilisation::{DimensionUse, device_shares, percent, utilisation};
 use crate::trace::{ReadReport, RowProblem, total_problems};
 use cellwright_cell::State;
 use cellwright_sched::executor::Executor;
-use cellwright_sched::{Board, Options, Stats};
+use cellwright_sched::{ClusterSnapshot, Options, Stats};
 use serde::Serialize;
 
 /// How many unusable rows of a trace are shown in full.
-const SHOWN_PROBLEMS: usize = 5;
+const MAX_LISTED_PROBLEMS: usize = 5;
 
 /// How to pack.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl TraceProblems {
         TraceProblems {
             rows_read: reports.iter().map(|report| report.rows).sum(),
             rows_unusable: total_problems(reports),
-            first: problems.take(SHOWN_PROBLEMS).collect(),
+            first: problems.take(MAX_LISTED_PROBLEMS).collect(),
         }
     }
 }
@@ -93,16 +93,16 @@ pub struct PackResult {
 
 /// A packed cell, for questions about it.
 #[derive(Debug)]
-pub struct Packed {
+pub struct PackedCell {
     pub state: State,
-    pub board: Board,
+    pub snapshot: ClusterSnapshot,
 }
 
 /// Why a cell could not be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     #[error(transparent)]
-    Plan(#[from] PlanRefused),
+    PlanRejected(#[from] PlanRejected),
     #[error(transparent)]
     NoSuchTask(#[from] NoSuchTask),
 }
@@ -112,18 +112,18 @@ pub enum PackError {
 /// # Errors
 /// When the state refuses part of the plan, or the task to explain is not in the workload.
 pub fn pack(
-    loaded: Loaded,
+    loaded: LoadedCell,
     options: PackOptions<'_>,
     progress: &dyn Progress,
-) -> Result<(PackResult, Packed), PackError> {
-    let Loaded { workload, mut state, units, read_seconds, submit_seconds } = loaded;
+) -> Result<(PackResult, PackedCell), PackError> {
+    let LoadedCell { workload, mut state, units, read_seconds, submit_seconds } = loaded;
     let (classes, task) = match options.explain {
         Explain::Classes(most) => (most, None),
         Explain::Task(name) => (0, Some(find_task(&state, name)?)),
     };
-    let standing = holding(&state);
+    let placed = placed_tasks(&state);
     progress.stage("placing tasks", 0);
-    let Solved { board, mut outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds } =
+    let Solved { snapshot, mut outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds } =
         solve(&state, options.scheduler, options.seed, options.executor);
     progress.stage("applying the plan", 0);
     let plan = std::mem::take(&mut outcome.plan);
@@ -132,18 +132,18 @@ pub fn pack(
     progress.stage("explaining what is pending", 0);
     let ((pending_reasons, explained_task), explain_seconds) = timed(|| {
         let PackOptions { seed, executor, .. } = options;
-        let reasons = explain_pending(&state, &board, &outcome, seed, classes, executor);
-        (reasons, task.map(|task| explain_task(&state, &board, task, seed, executor)))
+        let reasons = explain_pending(&state, &snapshot, &outcome, seed, classes, executor);
+        (reasons, task.map(|task| explain_task(&state, &snapshot, task, seed, executor)))
     });
     let (allocated, all) = device_shares(&state);
     let result = PackResult {
         machines: state.machines().len(),
         jobs: workload.jobs.len(),
         tasks: workload.tasks(),
-        placed: if standing == 0 { outcome.placed } else { holding(&state) },
+        placed: if placed == 0 { outcome.placed } else { placed_tasks(&state) },
         pending: outcome.pending.len() + outcome.not_yet,
         preempted: outcome.preempted,
-        classes: board.class_count(),
+        classes: snapshot.class_count(),
         load_seconds: read_seconds + submit_seconds,
         read_seconds,
         submit_seconds,
@@ -167,10 +167,10 @@ pub fn pack(
         notes: workload.notes,
         trace: TraceProblems::of(&workload.reports),
     };
-    Ok((result, Packed { state, board }))
+    Ok((result, PackedCell { state, snapshot }))
 }
 
 /// Tasks that have a place.
-fn holding(state: &State) -> usize {
+fn placed_tasks(state: &State) -> usize {
     state.tasks().iter().filter(|(_, task)| task.state.holds_resources()).count()
 }

@@ -4,12 +4,12 @@
 use cellwright_cell::State;
 use cellwright_cell::id::TaskId;
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_sched::board::Place;
+use cellwright_sched::cluster_snapshot::PlacementState;
 use cellwright_sched::executor::Executor;
-use cellwright_sched::explain::standing::Standings;
+use cellwright_sched::explain::queue_position::QueuePositions;
 use cellwright_sched::explain::{Explainer, Explanation};
-use cellwright_sched::queue::Order;
-use cellwright_sched::{Board, Outcome};
+use cellwright_sched::queue::QueueOrder;
+use cellwright_sched::{ClusterSnapshot, PassOutcome};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt;
@@ -40,16 +40,16 @@ impl fmt::Display for TaskName {
 /// A text that names no task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allowed: USER/JOB/INDEX, such as ci/riscv-port/0")]
-pub struct NotATaskName;
+pub struct InvalidTaskName;
 
 impl FromStr for TaskName {
-    type Err = NotATaskName;
+    type Err = InvalidTaskName;
 
-    fn from_str(text: &str) -> Result<TaskName, NotATaskName> {
+    fn from_str(text: &str) -> Result<TaskName, InvalidTaskName> {
         let parts: Vec<&str> = text.split('/').collect();
-        let [user, job, index] = parts.as_slice() else { return Err(NotATaskName) };
-        let name = |text: &str| Name::new(text).map_err(|_| NotATaskName);
-        let index = index.parse().map_err(|_| NotATaskName)?;
+        let [user, job, index] = parts.as_slice() else { return Err(InvalidTaskName) };
+        let name = |text: &str| Name::new(text).map_err(|_| InvalidTaskName);
+        let index = index.parse().map_err(|_| InvalidTaskName)?;
         Ok(TaskName { job: JobKey { user: name(user)?, job: name(job)? }, index })
     }
 }
@@ -63,7 +63,7 @@ pub struct NoSuchTask {
 }
 
 /// Users or jobs named when the one asked for is not there.
-const SUGGESTED: usize = 8;
+const MAX_SUGGESTIONS: usize = 8;
 
 /// The task of that name.
 ///
@@ -72,7 +72,7 @@ const SUGGESTED: usize = 8;
 pub fn find_task(state: &State, name: &TaskName) -> Result<TaskId, NoSuchTask> {
     let refused = |allowed: String| NoSuchTask { name: name.to_string(), allowed };
     let row = state.job_named(&name.job).and_then(|job| state.jobs().get(job));
-    let Some(row) = row else { return Err(refused(others(state, &name.job))) };
+    let Some(row) = row else { return Err(refused(suggestions(state, &name.job))) };
     let at = |task: &TaskId| state.tasks().get(*task).is_some_and(|row| row.index == name.index);
     row.tasks.iter().copied().find(at).ok_or_else(|| match row.tasks.len() {
         1 => refused(format!("only index 0 of {}", name.job)),
@@ -81,19 +81,19 @@ pub fn find_task(state: &State, name: &TaskName) -> Result<TaskId, NoSuchTask> {
 }
 
 /// Jobs of the user, or users when the user is not there.
-fn others(state: &State, asked: &JobKey) -> String {
+fn suggestions(state: &State, wanted: &JobKey) -> String {
     let keys = || state.jobs().iter().filter_map(|(job, _)| state.job_key(job));
     let mut names: Vec<String> =
-        keys().filter(|key| key.user == asked.user).map(|key| key.to_string()).collect();
-    let what = if names.is_empty() { "a user of this cell" } else { "a job of this user" };
+        keys().filter(|key| key.user == wanted.user).map(|key| key.to_string()).collect();
+    let allowed_kind = if names.is_empty() { "a user of this cell" } else { "a job of this user" };
     if names.is_empty() {
         names = keys().map(|key| key.user.to_string()).collect();
     }
     names.sort();
     names.dedup();
-    let more = if names.len() > SUGGESTED { ", ..." } else { "" };
-    names.truncate(SUGGESTED);
-    format!("{what}: {}{more}", names.join(", "))
+    let more = if names.len() > MAX_SUGGESTIONS { ", ..." } else { "" };
+    names.truncate(MAX_SUGGESTIONS);
+    format!("{allowed_kind}: {}{more}", names.join(", "))
 }
 
 /// One task that was asked about by name.
@@ -112,19 +112,20 @@ pub struct ExplainedTask {
 #[must_use]
 pub fn explain_task(
     state: &State,
-    board: &Board,
+    snapshot: &ClusterSnapshot,
     task: TaskId,
     seed: u64,
     executor: &dyn Executor,
 ) -> ExplainedTask {
-    let place = board.place_of(task);
-    let machine = place.and_then(Place::machine).and_then(|id| state.machines().get(id));
-    let standings = Standings::new(board, Order::Fair, state.now(), seed);
-    let explanation = Explainer::new(board, state, executor).task(task, &standings);
+    let position = snapshot.placement_of(task);
+    let machine =
+        position.and_then(PlacementState::machine).and_then(|id| state.machines().get(id));
+    let positions = QueuePositions::new(snapshot, QueueOrder::Fair, state.now(), seed);
+    let explanation = Explainer::new(snapshot, state, executor).task(task, &positions);
     ExplainedTask {
         task: state.task_name(task),
-        state: match place {
-            Some(Place::Pending { .. }) => "pending",
+        state: match position {
+            Some(PlacementState::Pending { .. }) => "pending",
             Some(_) => "placed",
             None => "evicted",
         },
@@ -150,31 +151,31 @@ pub struct PendingClass {
     pub explanation: Explanation,
 }
 
-/// Explains the `most` classes with most pending tasks.
+/// Explains the `max_classes` classes with most pending tasks.
 #[must_use]
 pub fn explain_pending(
     state: &State,
-    board: &Board,
-    outcome: &Outcome,
+    snapshot: &ClusterSnapshot,
+    outcome: &PassOutcome,
     seed: u64,
-    most: usize,
+    max_classes: usize,
     executor: &dyn Executor,
 ) -> PendingReport {
     let mut classes: Vec<_> = outcome.pending_by_class().into_iter().collect();
     let classes_total = classes.len();
-    if most == 0 || classes.is_empty() {
+    if max_classes == 0 || classes.is_empty() {
         return PendingReport { classes_total, classes: Vec::new() };
     }
     classes.sort_by_key(|(class, tasks)| (Reverse(tasks.len()), *class));
-    classes.truncate(most);
-    let explainer = Explainer::new(board, state, executor);
-    let standings = Standings::new(board, Order::Fair, state.now(), seed);
+    classes.truncate(max_classes);
+    let explainer = Explainer::new(snapshot, state, executor);
+    let positions = QueuePositions::new(snapshot, QueueOrder::Fair, state.now(), seed);
     let explained = classes.iter().filter_map(|(_, tasks)| {
         let first = *tasks.first()?;
         Some(PendingClass {
             example: state.task_name(first),
             tasks: tasks.len(),
-            explanation: explainer.task(first, &standings)?,
+            explanation: explainer.task(first, &positions)?,
         })
     });
     PendingReport { classes_total, classes: explained.collect() }
@@ -189,7 +190,7 @@ mod tests {
         let name: TaskName = "ci/riscv-port/12".parse().expect("a name");
         assert_eq!((name.index, name.to_string().as_str()), (12, "ci/riscv-port/12"));
         for wrong in ["", "ci", "ci/a", "ci/a/b", "ci/a/1/2", "ci//1", "CI/a/1", "ci/a/-1"] {
-            assert_eq!(wrong.parse::<TaskName>(), Err(NotATaskName), "{wrong}");
+            assert_eq!(wrong.parse::<TaskName>(), Err(InvalidTaskName), "{wrong}");
         }
     }
 }

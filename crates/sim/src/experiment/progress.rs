@@ -12,9 +12,9 @@ pub trait Progress: Sync {
 
 /// Nobody watches.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Progress for Silent {
+impl Progress for NoProgress {
     fn stage(&self, _name: &str, _steps: u64) {}
     fn advance(&self, _steps: u64, _note: &str) {}
 }

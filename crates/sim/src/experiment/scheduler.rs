@@ -1,23 +1,26 @@
 //! The scheduler as the experiments use it: a snapshot of a state, one pass, and the plan back
 //! through `apply`, which looks at every placement again.
 
-use super::measure::{process_cpu, timed};
+use super::process_metrics::{process_cpu, timed};
 use cellwright_cell::command::{Command, Done, Entry, Request};
 use cellwright_cell::plan::{Group, Plan};
-use cellwright_cell::reason::Refusal;
+use cellwright_cell::reason::Rejection;
 use cellwright_cell::{Event, State};
 use cellwright_sched::executor::Executor;
 use cellwright_sched::queue::Queue;
-use cellwright_sched::score::packing::Model;
-use cellwright_sched::{Board, Options, Outcome, Solver};
+use cellwright_sched::score::packing::PackingModel;
+use cellwright_sched::{ClusterSnapshot, Options, PassOutcome, Solver};
 use serde::Serialize;
 
 /// Names of the packing models on the command line and in results.
-pub const MODELS: [(&str, Model); 3] =
-    [("hybrid", Model::Hybrid), ("best-fit", Model::BestFit), ("worst-fit", Model::WorstFit)];
+pub const MODELS: [(&str, PackingModel); 3] = [
+    ("hybrid", PackingModel::Hybrid),
+    ("best-fit", PackingModel::BestFit),
+    ("worst-fit", PackingModel::WorstFit),
+];
 
 #[must_use]
-pub fn model_name(model: Model) -> &'static str {
+pub fn model_name(model: PackingModel) -> &'static str {
     MODELS.iter().find(|(_, known)| *known == model).map_or("hybrid", |(name, _)| name)
 }
 
@@ -47,8 +50,8 @@ impl Techniques {
 /// One pass over a snapshot.
 #[derive(Debug)]
 pub struct Solved {
-    pub board: Board,
-    pub outcome: Outcome,
+    pub snapshot: ClusterSnapshot,
+    pub outcome: PassOutcome,
     /// Building the board from the state.
     pub snapshot_seconds: f64,
     pub solve_seconds: f64,
@@ -58,33 +61,33 @@ pub struct Solved {
 /// Mirrors the state and runs one pass.
 #[must_use]
 pub fn solve(state: &State, options: Options, seed: u64, executor: &dyn Executor) -> Solved {
-    let (mut board, snapshot_seconds) = timed(|| Board::from_state(state));
+    let (mut snapshot, snapshot_seconds) = timed(|| ClusterSnapshot::from_state(state));
     let before = process_cpu();
     let (outcome, solve_seconds) = timed(|| {
-        let queue = Queue::new(&board, options.order, state.now(), seed);
-        Solver::new(options).pass_with(&mut board, queue, seed, executor)
+        let queue = Queue::new(&snapshot, options.order, state.now(), seed);
+        Solver::new(options).pass_with_executor(&mut snapshot, queue, seed, executor)
     });
     let solve_cpu_seconds = (process_cpu() - before).as_secs_f64();
-    Solved { board, outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds }
+    Solved { snapshot, outcome, snapshot_seconds, solve_seconds, solve_cpu_seconds }
 }
 
 /// The state refused part of a plan. The scheduler and `apply` share one definition of "fits", so
 /// this is a fault of the program, and it is shown instead of being counted as pending.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{refused} of {groups} groups of the plan were refused, the first for {first}: {refusal}")]
-pub struct PlanRefused {
+pub struct PlanRejected {
     pub refused: usize,
     pub groups: usize,
     pub first: String,
-    pub refusal: Refusal,
+    pub refusal: Rejection,
 }
 
 /// Puts the plan through `apply`.
 ///
 /// # Errors
 /// When any of its groups was refused.
-pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRefused> {
-    let request = Request::sent(Command::CommitPlan(plan), state);
+pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRejected> {
+    let request = Request::from_default_sender(Command::CommitPlan(plan), state);
     let entry = Entry { now: state.now(), requests: vec![request] };
     let mut events = Vec::new();
     let verdict = state.apply(&entry, &mut events).into_iter().next();
@@ -95,11 +98,12 @@ pub fn commit(state: &mut State, plan: Plan) -> Result<Vec<Event>, PlanRefused> 
         _ => return Ok(events),
     };
     let Some((position, refusal)) = refused.first().cloned() else { return Ok(events) };
-    let first = plan.groups.get(position as usize).map_or_else(String::new, |g| named(state, g));
-    Err(PlanRefused { refused: refused.len(), groups: plan.groups.len(), first, refusal })
+    let first =
+        plan.groups.get(position as usize).map_or_else(String::new, |g| group_name(state, g));
+    Err(PlanRejected { refused: refused.len(), groups: plan.groups.len(), first, refusal })
 }
 
-fn named(state: &State, group: &Group) -> String {
+fn group_name(state: &State, group: &Group) -> String {
     let Some(assignment) = group.assignments.first() else { return "an empty group".into() };
     let machine = state.machines().get(assignment.machine).map(|row| row.spec.name.to_string());
     let machine = machine.unwrap_or_else(|| format!("machine#{}", assignment.machine.0));

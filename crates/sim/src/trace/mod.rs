@@ -21,13 +21,13 @@
 //! | the bundled example cell | [`example`] |
 
 pub mod decimal;
-pub mod draw;
 pub mod example;
 pub mod google2011;
 pub mod lines;
 pub mod openb;
 mod problem;
 mod source;
+pub mod stable_rng;
 pub mod swf;
 mod table;
 

@@ -47,7 +47,7 @@ pub struct FieldProblem {
 
 impl FieldProblem {
     pub fn new(field: &'static str, value: &str, allowed: impl Into<Cow<'static, str>>) -> Self {
-        FieldProblem { field, value: shown(value), allowed: allowed.into() }
+        FieldProblem { field, value: preview(value), allowed: allowed.into() }
     }
 }
 
@@ -106,15 +106,15 @@ pub enum TraceError {
     Header { file: String, found: String, allowed: String },
     #[error("no {what} in {folder}; allowed: {allowed}")]
     Missing { what: String, folder: String, allowed: String },
-    #[error("no pod list \"{given}\" in {folder}; allowed: {}", listed(.known))]
-    NoPodList { given: String, folder: String, known: Vec<String> },
+    #[error("no pod list \"{given}\" in {folder}; allowed: {}", list_variants(.known))]
+    UnknownPodList { given: String, folder: String, known: Vec<String> },
     #[error(
         "the cell {} s after the start was asked for, but the task events of the trace end after \
          {} s; allowed: 0 to {1}",
-        .asked_us / 1_000_000,
+        .requested_us / 1_000_000,
         .last_us / 1_000_000
     )]
-    BeyondTrace { asked_us: u64, last_us: u64 },
+    BeyondTrace { requested_us: u64, last_us: u64 },
 }
 
 impl TraceError {
@@ -124,7 +124,7 @@ impl TraceError {
 }
 
 /// Variants of pod lists, or that there is none.
-fn listed(known: &[String]) -> String {
+fn list_variants(known: &[String]) -> String {
     match known {
         [] => "a folder with files openb_pod_list_NAME.csv".into(),
         known => known.join(", "),
@@ -132,7 +132,7 @@ fn listed(known: &[String]) -> String {
 }
 
 /// A value fit to be kept and shown: escaped, and cut when long.
-pub fn shown(value: &str) -> String {
+pub fn preview(value: &str) -> String {
     let mut characters = value.chars();
     let start: String = characters.by_ref().take(KEPT_VALUE_CHARS).collect();
     let ellipsis = if characters.next().is_some() { "…" } else { "" };
@@ -145,9 +145,9 @@ mod tests {
 
     #[test]
     fn long_and_hostile_values_are_cut_and_escaped() {
-        assert_eq!(shown("abc"), "abc");
-        assert_eq!(shown("\u{1b}[2J"), "\\u{1b}[2J");
-        assert_eq!(shown(&"x".repeat(61)), format!("{}…", "x".repeat(60)));
+        assert_eq!(preview("abc"), "abc");
+        assert_eq!(preview("\u{1b}[2J"), "\\u{1b}[2J");
+        assert_eq!(preview(&"x".repeat(61)), format!("{}…", "x".repeat(60)));
     }
 
     #[test]

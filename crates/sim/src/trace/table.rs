@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use super::decimal::{Rounding, parse_micro, parse_whole};
 use super::lines::{Input, Line, MAX_LINE_BYTES};
-use super::problem::{FieldProblem, ReadReport, TraceError, shown};
+use super::problem::{FieldProblem, ReadReport, TraceError, preview};
 
 /// Most columns a table can have.
 const MAX_COLUMNS: usize = 24;
@@ -100,20 +100,25 @@ fn is_remark(line: &Line<'_>) -> bool {
 /// For each column of the file, its place in the spec.
 fn read_header(file: &str, spec: &TableSpec, line: Line<'_>) -> Result<Vec<usize>, TraceError> {
     let text = text_of(line).map_err(|problem| header_error(file, spec, problem.value))?;
-    let wrong = || header_error(file, spec, shown(text));
+    let wrong = || header_error(file, spec, preview(text));
     let mut layout = Vec::new();
     for name in text.split(',') {
-        let place = spec.columns.iter().position(|column| *column == name).ok_or_else(wrong)?;
-        if layout.contains(&place) {
+        let column_index =
+            spec.columns.iter().position(|column| *column == name).ok_or_else(wrong)?;
+        if layout.contains(&column_index) {
             return Err(wrong());
         }
-        layout.push(place);
+        layout.push(column_index);
     }
     let required = match spec.header {
         Header::None => spec.columns.len(),
         Header::Names { required } => required,
     };
-    if (0..required).all(|place| layout.contains(&place)) { Ok(layout) } else { Err(wrong()) }
+    if (0..required).all(|column_index| layout.contains(&column_index)) {
+        Ok(layout)
+    } else {
+        Err(wrong())
+    }
 }
 
 fn header_error(file: &str, spec: &TableSpec, found: String) -> TraceError {
@@ -140,8 +145,8 @@ fn split<'a>(
     let mut cells = [""; MAX_COLUMNS];
     let mut count = 0;
     for cell in text.split(',') {
-        if let Some(place) = layout.get(count) {
-            cells[*place] = cell;
+        if let Some(column_index) = layout.get(count) {
+            cells[*column_index] = cell;
         }
         count += 1;
     }

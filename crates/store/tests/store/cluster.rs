@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use cellwright_store::{MemberError, ProposeError, ReadEntriesError, Role, Settings, Status};
+use cellwright_store::{MemberError, ProposeError, ReadEntriesError, Role, Status, StoreConfig};
 
 use crate::support::{Cell, number, peer};
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_dies_and_nothing_acknowledged_is_lost() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     for value in 1..=10 {
         assert_eq!(cell.add(value).await.reply, (1..=value).sum::<u64>().to_le_bytes());
     }
@@ -19,12 +19,12 @@ async fn a_leader_dies_and_nothing_acknowledged_is_lost() {
     assert!(new.id != old.id && new.term > old.term);
     cell.open(old.id).await;
     cell.assert_all_equal().await;
-    assert_eq!(cell.sums(old.id).total, 155);
+    assert_eq!(cell.adder_state(old.id).total, 155);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_power_cut_of_all_keeps_every_acknowledged_write() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     for round in 1..=5 {
         let leader = cell.leader().await;
         let adds = (0..50).map(|_| leader.propose(1_u64.to_le_bytes().to_vec()));
@@ -34,7 +34,7 @@ async fn a_power_cut_of_all_keeps_every_acknowledged_write() {
             results = adds => results.iter().filter(|result| result.is_ok()).count() as u64,
             () = tokio::time::sleep(Duration::from_millis(round)) => 0,
         };
-        let before = cell.sums(leader.status().id).total;
+        let before = cell.adder_state(leader.status().id).total;
         for id in 1..=3 {
             cell.kill(id).await;
         }
@@ -42,17 +42,17 @@ async fn a_power_cut_of_all_keeps_every_acknowledged_write() {
             cell.open(id).await;
         }
         cell.assert_all_equal().await;
-        assert!(cell.sums(1).total >= before.max(acknowledged), "round {round}");
+        assert!(cell.adder_state(1).total >= before.max(acknowledged), "round {round}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_far_behind_catches_up_by_snapshot() {
-    let settings = Settings {
+    let settings = StoreConfig {
         snapshot_entries: 20,
         keep_entries: 5,
         snapshot_chunk_bytes: 100,
-        ..Settings::default()
+        ..StoreConfig::default()
     };
     let mut cell = Cell::start(3, settings).await;
     let leader = cell.leader().await.status().id;
@@ -71,12 +71,12 @@ async fn a_follower_far_behind_catches_up_by_snapshot() {
     cell.kill(behind).await;
     cell.open(behind).await;
     cell.assert_all_equal().await;
-    assert_eq!(cell.sums(behind).total, 5050);
+    assert_eq!(cell.adder_state(behind).total, 5050);
 }
 
 #[tokio::test(start_paused = true)]
 async fn members_change_online() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.open(4).await;
     let leader = cell.leader().await;
@@ -96,21 +96,21 @@ async fn members_change_online() {
     let expected: Vec<u64> = (1..=4).filter(|id| *id != out).collect();
     assert_eq!(voters, expected);
     assert_eq!(members[&4].peer, peer(4));
-    assert_eq!(cell.sums(4).total, 3);
+    assert_eq!(cell.adder_state(4).total, 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_voter_whom_the_others_cannot_do_without_stays() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     let leader = cell.leader().await;
     let own = leader.status().id;
     let others: Vec<u64> = (1..=3).filter(|id| *id != own).collect();
     cell.kill(others[0]).await;
     for id in [others[1], own] {
-        let refused = leader.remove(id).await.unwrap_err();
-        let MemberError::NoMajorityLeft { answering: 1, voters: 2, .. } = refused else {
-            panic!("{refused}")
+        let rejection = leader.remove(id).await.unwrap_err();
+        let MemberError::NoMajorityLeft { answering: 1, voters: 2, .. } = rejection else {
+            panic!("{rejection}")
         };
     }
     assert_eq!(number(&cell.add(2).await.reply), 3, "nothing was begun");
@@ -125,8 +125,11 @@ async fn a_voter_whom_the_others_cannot_do_without_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreachable_learner_gets_no_vote() {
-    let settings =
-        Settings { promote_lag: 0, promote_timeout: Duration::from_secs(5), ..Settings::default() };
+    let settings = StoreConfig {
+        promote_lag: 0,
+        promote_timeout: Duration::from_secs(5),
+        ..StoreConfig::default()
+    };
     let cell = Cell::start(1, settings).await;
     let leader = cell.leader().await;
     leader.add_learner(2, peer(2)).await.unwrap();
@@ -138,13 +141,13 @@ async fn an_unreachable_learner_gets_no_vote() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_without_a_quorum_is_fenced_and_recovers() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     let old = cell.leader().await;
     let id = old.status().id;
     cell.net.cut_off(id, 1..=3);
     let write = old.propose(2_u64.to_le_bytes().to_vec()).await;
-    assert!(matches!(write, Err(ProposeError::Unsure { .. })), "{write:?}");
+    assert!(matches!(write, Err(ProposeError::OutcomeUnknown { .. })), "{write:?}");
     if old.status().role == Role::Leader {
         let write = old.propose(3_u64.to_le_bytes().to_vec()).await;
         assert!(matches!(write, Err(ProposeError::Fenced { .. })), "{write:?}");
@@ -154,13 +157,17 @@ async fn a_leader_without_a_quorum_is_fenced_and_recovers() {
     assert_eq!(number(&cell.add(10).await.reply), 11);
     cell.net.heal();
     cell.assert_all_equal().await;
-    assert_eq!(cell.sums(id).total, 11, "a write refused by a lost leader must not come back");
+    assert_eq!(
+        cell.adder_state(id).total,
+        11,
+        "a write refused by a lost leader must not come back"
+    );
 }
 
 /// It was in a log and may be in another: nobody must be told that nothing happened.
 #[tokio::test(start_paused = true)]
 async fn what_a_new_leader_overwrote_is_told_as_open() {
-    let settings = Settings { fence_after: Duration::from_secs(600), ..Settings::default() };
+    let settings = StoreConfig { fence_after: Duration::from_secs(600), ..StoreConfig::default() };
     let cell = Cell::start(3, settings).await;
     cell.add(1).await;
     let old = cell.leader().await;
@@ -182,7 +189,7 @@ async fn what_a_new_leader_overwrote_is_told_as_open() {
 
 #[tokio::test(start_paused = true)]
 async fn a_follower_sends_writers_to_the_leader() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.settle().await;
     let leader = cell.leader().await.status().id;
@@ -199,12 +206,12 @@ async fn a_follower_sends_writers_to_the_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn entries_can_be_read_until_they_are_purged() {
-    let settings = Settings {
+    let settings = StoreConfig {
         cache_bytes: 0,
         segment_bytes: 2000,
         snapshot_entries: 1000,
         keep_entries: 10,
-        ..Settings::default()
+        ..StoreConfig::default()
     };
     let cell = Cell::start(1, settings).await;
     for value in 1..=50 {
@@ -219,29 +226,29 @@ async fn entries_can_be_read_until_they_are_purged() {
         read.extend(stretch.entries.iter().map(|entry| (entry.index, number(&entry.payload))));
         from = stretch.next;
     }
-    assert_eq!(read, cell.sums(1).seen);
+    assert_eq!(read, cell.adder_state(1).seen);
     replica.snapshot_now().await.unwrap();
     replica.watch().wait_for(|status| status.purged > Some(30)).await.unwrap();
     let gone = replica.read_entries(1, 300).await;
-    assert!(matches!(gone, Err(ReadEntriesError::Purged { asked: 1, .. })), "{gone:?}");
+    assert!(matches!(gone, Err(ReadEntriesError::Purged { requested: 1, .. })), "{gone:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_member_shows_that_it_is_current_and_knows_what_was_acknowledged() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     for value in 1..=20 {
         let index = cell.add(value).await.index;
         for id in 1..=3 {
-            let shown = cell.replica(id).confirm_current().await.unwrap();
-            assert!(shown >= index, "{id}: {shown} {index}");
-            assert!(cell.sums(id).seen.iter().any(|(at, _)| *at == index), "{id} knows it");
+            let confirmed = cell.replica(id).confirm_current().await.unwrap();
+            assert!(confirmed >= index, "{id}: {confirmed} {index}");
+            assert!(cell.adder_state(id).seen.iter().any(|(at, _)| *at == index), "{id} knows it");
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_was_removed_or_cut_off_is_not_current_even_before_it_notices() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     let leader = cell.leader().await;
     let mut others = (1..=3).filter(|id| *id != leader.status().id);
@@ -262,7 +269,7 @@ async fn who_was_removed_or_cut_off_is_not_current_even_before_it_notices() {
 /// However many ask, the leader is asked once in a while.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_questions_is_a_few_rounds() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.settle().await;
     let leader = cell.leader().await.status().id;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cellwright_store::testing::open_storage;
-use cellwright_store::{Machine, OpenError, Recovery, Settings, wipe};
+use cellwright_store::{OpenError, RecoveryReport, StateMachine, StoreConfig, wipe};
 use openraft::storage::RaftLogStorage;
 
 use crate::support::{Adder, Cell, MemoryDisk};
@@ -11,22 +11,22 @@ use crate::support::{Adder, Cell, MemoryDisk};
 const SEGMENT: &str = "log/0000000000000001";
 
 /// What became of opening a disk: the index after the last entry and the report, or the refusal.
-async fn opened(disk: &MemoryDisk, id: u64) -> Result<(u64, Recovery), OpenError> {
+async fn try_open(disk: &MemoryDisk, id: u64) -> Result<(u64, RecoveryReport), OpenError> {
     let (disk, machine) = (Arc::new(disk.clone()), Box::new(Adder::default()));
-    let mut storage = open_storage(id, &Settings::default(), disk, machine).await?;
+    let mut storage = open_storage(id, &StoreConfig::default(), disk, machine).await?;
     let last = storage.log.get_log_state().await.unwrap().last_log_id;
     Ok((last.map_or(0, |id| id.index + 1), storage.recovery))
 }
 
 /// The disk of a single voter, the length of its log before the last write, and the number of
 /// entries before it. The last write holds `width` entries.
-async fn written(width: u64) -> (MemoryDisk, usize, u64) {
-    let cell = Cell::start(1, Settings::default()).await;
+async fn disk_with_writes(width: u64) -> (MemoryDisk, usize, u64) {
+    let cell = Cell::start(1, StoreConfig::default()).await;
     for value in 1..=3 {
         cell.add(value).await;
     }
     let disk = cell.disks[&1].clone();
-    let before = disk.platter().files[SEGMENT].bytes.len();
+    let before = disk.state().files[SEGMENT].bytes.len();
     let entries = cell.replica(1).status().last_log.unwrap() + 1;
     let leader = cell.leader().await;
     let propose = |value: u64| leader.propose(value.to_le_bytes().to_vec());
@@ -45,17 +45,17 @@ async fn written(width: u64) -> (MemoryDisk, usize, u64) {
 
 fn edit(disk: &MemoryDisk, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> MemoryDisk {
     let copy = disk.copy();
-    change(&mut copy.platter().files.get_mut(path).unwrap().bytes);
+    change(&mut copy.state().files.get_mut(path).unwrap().bytes);
     copy
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tail_torn_at_any_byte_is_cut_and_reported() {
-    let (disk, before, entries) = written(1).await;
-    let whole = disk.platter().files[SEGMENT].bytes.len();
+    let (disk, before, entries) = disk_with_writes(1).await;
+    let whole = disk.state().files[SEGMENT].bytes.len();
     for cut in before..whole {
         let torn = edit(&disk, SEGMENT, |bytes| bytes.truncate(cut));
-        let (next, recovery) = opened(&torn, 1).await.unwrap();
+        let (next, recovery) = try_open(&torn, 1).await.unwrap();
         let report = recovery.torn_tail.map(|tail| (tail.offset, tail.bytes));
         if next == entries {
             let lost = (cut - before) as u64;
@@ -65,20 +65,20 @@ async fn a_tail_torn_at_any_byte_is_cut_and_reported() {
             assert_eq!(next, entries + 1, "cut at {cut}");
         }
         // Cut once, the log is whole again.
-        let (again, recovery) = opened(&torn, 1).await.unwrap();
-        assert_eq!((again, recovery), (next, Recovery::default()));
+        let (again, recovery) = try_open(&torn, 1).await.unwrap();
+        assert_eq!((again, recovery), (next, RecoveryReport::default()));
     }
-    assert_eq!(opened(&disk, 1).await.unwrap(), (entries + 1, Recovery::default()));
+    assert_eq!(try_open(&disk, 1).await.unwrap(), (entries + 1, RecoveryReport::default()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn pieces_of_one_write_may_arrive_in_any_order() {
-    let (disk, before, entries) = written(20).await;
+    let (disk, before, entries) = disk_with_writes(20).await;
     // The first proposal went alone; the rest is one write. Lose a block in the middle of it.
-    let whole = disk.platter().files[SEGMENT].bytes.len();
+    let whole = disk.state().files[SEGMENT].bytes.len();
     for hole in [before + 200, before + 400, whole - 300] {
         let torn = edit(&disk, SEGMENT, |bytes| bytes[hole..hole + 64].fill(0));
-        let (next, recovery) = opened(&torn, 1).await.unwrap();
+        let (next, recovery) = try_open(&torn, 1).await.unwrap();
         assert!(recovery.torn_tail.is_some());
         assert!(next >= entries && next < entries + 20, "{next} of {entries}");
     }
@@ -86,12 +86,12 @@ async fn pieces_of_one_write_may_arrive_in_any_order() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flipped_byte_is_refused_or_cut_with_the_tail() {
-    let (disk, before, _) = written(1).await;
-    let whole = disk.platter().files[SEGMENT].bytes.len();
-    let mut refused = 0;
+    let (disk, before, _) = disk_with_writes(1).await;
+    let whole = disk.state().files[SEGMENT].bytes.len();
+    let mut rejected = 0;
     for at in 0..whole {
         let bad = edit(&disk, SEGMENT, |bytes| bytes[at] ^= 0x10);
-        match opened(&bad, 1).await {
+        match try_open(&bad, 1).await {
             Ok((_, recovery)) => {
                 let tail = recovery.torn_tail.expect("the flip must be noticed");
                 assert!(at >= before && tail.offset >= before as u64, "flip at {at}: {tail:?}");
@@ -99,42 +99,47 @@ async fn a_flipped_byte_is_refused_or_cut_with_the_tail() {
             Err(OpenError::Damaged { file, offset, .. }) => {
                 assert_eq!(file, SEGMENT);
                 assert!(offset as usize <= at, "flip at {at}, reported at {offset}");
-                refused += 1;
+                rejected += 1;
             }
             Err(other) => panic!("flip at {at}: {other}"),
         }
     }
-    assert!(refused >= before, "only {refused} of {before} bytes are guarded");
+    assert!(rejected >= before, "only {rejected} of {before} bytes are guarded");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_says_what_to_do() {
-    let (disk, ..) = written(1).await;
+    let (disk, ..) = disk_with_writes(1).await;
     let bad = edit(&disk, SEGMENT, |bytes| bytes[100] ^= 1);
-    let text = opened(&bad, 1).await.unwrap_err().to_string();
+    let text = try_open(&bad, 1).await.unwrap_err().to_string();
     assert!(text.starts_with("log/0000000000000001 is damaged at byte 64"), "{text}");
     assert!(text.contains("cell master repair"), "{text}");
     wipe(&bad).unwrap();
-    assert_eq!(opened(&bad, 2).await.unwrap(), (0, Recovery::default()));
+    assert_eq!(try_open(&bad, 2).await.unwrap(), (0, RecoveryReport::default()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn files_of_another_replica_or_cell_are_refused() {
-    let (disk, ..) = written(1).await;
-    assert!(matches!(opened(&disk, 2).await, Err(OpenError::Foreign { .. })));
-    let settings = Settings { cell: [1; 16], ..Settings::default() };
+    let (disk, ..) = disk_with_writes(1).await;
+    assert!(matches!(try_open(&disk, 2).await, Err(OpenError::WrongOwner { .. })));
+    let settings = StoreConfig { cell: [1; 16], ..StoreConfig::default() };
     let machine = Box::new(Adder::default());
     let other = open_storage(1, &settings, Arc::new(disk), machine).await;
-    assert!(matches!(other.map(|_| ()), Err(OpenError::Foreign { .. })));
+    assert!(matches!(other.map(|_| ()), Err(OpenError::WrongOwner { .. })));
 }
 
-fn small() -> Settings {
-    Settings { segment_bytes: 1000, snapshot_entries: 20, keep_entries: 40, ..Settings::default() }
+fn small_segments() -> StoreConfig {
+    StoreConfig {
+        segment_bytes: 1000,
+        snapshot_entries: 20,
+        keep_entries: 40,
+        ..StoreConfig::default()
+    }
 }
 
 /// A single voter that has been through many segments and snapshots, stopped.
-async fn long_lived() -> Cell {
-    let cell = Cell::start(1, small()).await;
+async fn compacted_cell() -> Cell {
+    let cell = Cell::start(1, small_segments()).await;
     for value in 1..=200 {
         cell.add(value).await;
     }
@@ -150,7 +155,7 @@ async fn total_after_open(cell: &mut Cell) -> u64 {
     cell.open(1).await;
     cell.leader().await;
     cell.settle().await;
-    let total = cell.sums(1).total;
+    let total = cell.adder_state(1).total;
     cell.replica(1).shutdown().await;
     total
 }
@@ -159,7 +164,7 @@ const TOTAL: u64 = 210 * 211 / 2;
 
 #[tokio::test(start_paused = true)]
 async fn old_segments_and_snapshots_go_and_the_rest_is_enough() {
-    let mut cell = long_lived().await;
+    let mut cell = compacted_cell().await;
     let disk = cell.disks[&1].clone();
     let segments = disk.names("log");
     assert!(segments.len() > 2 && segments[0] != "0000000000000001", "{segments:?}");
@@ -169,52 +174,52 @@ async fn old_segments_and_snapshots_go_and_the_rest_is_enough() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_segment_is_refused() {
-    let cell = long_lived().await;
+    let cell = compacted_cell().await;
     let names = cell.disks[&1].names("log");
     for (nth, name) in names.iter().enumerate().take(names.len() - 1) {
         let disk = cell.disks[&1].copy();
-        disk.platter().files.remove(&format!("log/{name}"));
-        let result = opened(&disk, 1).await;
+        disk.state().files.remove(&format!("log/{name}"));
+        let result = try_open(&disk, 1).await;
         let Err(OpenError::Damaged { what, .. }) = result else { panic!("{nth}: {result:?}") };
         assert!(what.contains("missing"), "{what}");
     }
     let disk = cell.disks[&1].copy();
-    disk.platter().files.retain(|path, _| !path.starts_with("log/"));
-    let result = opened(&disk, 1).await;
+    disk.state().files.retain(|path, _| !path.starts_with("log/"));
+    let result = try_open(&disk, 1).await;
     assert!(matches!(&result, Err(OpenError::Damaged { what, .. }) if what.contains("no log")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn damage_before_the_last_segment_is_never_a_torn_tail() {
-    let cell = long_lived().await;
+    let cell = compacted_cell().await;
     let names = cell.disks[&1].names("log");
     let path = format!("log/{}", names[names.len() - 2]);
     let cut = edit(&cell.disks[&1], &path, |bytes| bytes.truncate(bytes.len() - 5));
-    assert!(matches!(opened(&cut, 1).await, Err(OpenError::Damaged { .. })));
+    assert!(matches!(try_open(&cut, 1).await, Err(OpenError::Damaged { .. })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_damaged_snapshot_is_made_up_for_by_the_older_one() {
-    let mut cell = long_lived().await;
+    let mut cell = compacted_cell().await;
     let names = cell.disks[&1].names("snap");
     let newest = format!("snap/{}", names[1]);
     cell.disks.insert(1, edit(&cell.disks[&1], &newest, |bytes| bytes[150] ^= 1));
     assert_eq!(total_after_open(&mut cell).await, TOTAL);
-    let passed_over = cell.replica(1).recovery().passed_over.clone();
+    let passed_over = cell.replica(1).recovery().skipped_snapshots.clone();
     assert_eq!(passed_over.len(), 1);
     assert!(passed_over[0].starts_with(&newest), "{passed_over:?}");
 
-    let cell = long_lived().await;
+    let cell = compacted_cell().await;
     let disk = cell.disks[&1].copy();
     for name in disk.names("snap") {
-        disk.platter().files.get_mut(&format!("snap/{name}")).unwrap().bytes[150] ^= 1;
+        disk.state().files.get_mut(&format!("snap/{name}")).unwrap().bytes[150] ^= 1;
     }
-    let result = opened(&disk, 1).await;
+    let result = try_open(&disk, 1).await;
     assert!(matches!(&result, Err(OpenError::Damaged { file, .. }) if *file == newest));
 }
 
 /// Where every write to a segment ended, by trying: a cut there leaves whole records only.
-fn ends(bytes: &[u8]) -> Vec<usize> {
+fn write_ends(bytes: &[u8]) -> Vec<usize> {
     let mut ends = vec![64];
     while let Some(head) = bytes.get(ends[ends.len() - 1]..).and_then(|rest| rest.get(..48)) {
         let body = u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize;
@@ -225,7 +230,7 @@ fn ends(bytes: &[u8]) -> Vec<usize> {
 
 #[tokio::test(start_paused = true)]
 async fn a_log_that_ends_before_its_snapshot_is_refused_wherever_it_was_cut() {
-    let cell = Cell::start(1, Settings::default()).await;
+    let cell = Cell::start(1, StoreConfig::default()).await;
     for value in 1..=5 {
         cell.add(value).await;
     }
@@ -234,11 +239,11 @@ async fn a_log_that_ends_before_its_snapshot_is_refused_wherever_it_was_cut() {
     cell.add(6).await;
     cell.replica(1).shutdown().await;
     let disk = cell.disks[&1].clone();
-    let ends = ends(&disk.platter().files[SEGMENT].bytes);
-    let (mut refused, mut taken) = (0, 0);
+    let ends = write_ends(&disk.state().files[SEGMENT].bytes);
+    let (mut rejected, mut taken) = (0, 0);
     for end in ends {
         let cut = edit(&disk, SEGMENT, |bytes| bytes.truncate(end));
-        match opened(&cut, 1).await {
+        match try_open(&cut, 1).await {
             Ok((next, _)) => {
                 assert!(next >= covered, "cut at {end}: {next} is before the snapshot {covered}");
                 taken += 1;
@@ -246,17 +251,17 @@ async fn a_log_that_ends_before_its_snapshot_is_refused_wherever_it_was_cut() {
             Err(OpenError::Damaged { file, what, .. }) => {
                 assert_eq!(file, SEGMENT);
                 assert!(what.contains("its snapshot"), "{what}");
-                refused += 1;
+                rejected += 1;
             }
             Err(other) => panic!("cut at {end}: {other}"),
         }
     }
-    assert!(refused > 5 && taken > 0, "{refused} refused, {taken} taken");
+    assert!(rejected > 5 && taken > 0, "{rejected} refused, {taken} taken");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_follows() {
-    let cell = Cell::start(3, small()).await;
+    let cell = Cell::start(3, small_segments()).await;
     let late = if cell.leader().await.status().id == 3 { 2 } else { 3 };
     let before = cell.disks[&late].copy();
     cell.net.cut_off(late, [1, 2, 3]);
@@ -272,9 +277,9 @@ async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_fol
     // The old log beside the new snapshot: the power failed while it was being saved, or the log
     // was cut. What tells them apart is written first.
     let path = format!("snap/{sent}");
-    let snapshot = after.platter().files[&path].clone();
-    before.platter().files.insert(path, snapshot.clone());
-    let result = opened(&before, late).await;
+    let snapshot = after.state().files[&path].clone();
+    before.state().files.insert(path, snapshot.clone());
+    let result = try_open(&before, late).await;
     assert!(matches!(&result, Err(OpenError::Damaged { .. })), "{result:?}");
     let (index, term) = sent.split_once('-').unwrap();
     let leader = leader_of(&snapshot.bytes);
@@ -283,18 +288,18 @@ async fn a_snapshot_of_another_replica_may_be_ahead_of_the_log_until_the_log_fol
     mark.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&mark, 0).to_le_bytes());
     let bytes = mark.clone();
     let file = crate::support::File { synced: bytes.len(), bytes };
-    before.platter().files.insert("log/installing".to_owned(), file);
-    assert!(opened(&before, late).await.is_ok());
+    before.state().files.insert("log/installing".to_owned(), file);
+    assert!(try_open(&before, late).await.is_ok());
     for bit in 0..mark.len() * 8 {
         let bad = edit(&before, "log/installing", |bytes| bytes[bit / 8] ^= 1 << (bit % 8));
-        assert!(opened(&bad, late).await.is_err(), "bit {bit} of the mark");
+        assert!(try_open(&bad, late).await.is_err(), "bit {bit} of the mark");
     }
 }
 
 /// A machine whose own files say what it has applied.
-struct Remembers(Adder, u64);
+struct WitnessedAdder(Adder, u64);
 
-impl Machine for Remembers {
+impl StateMachine for WitnessedAdder {
     fn apply(&mut self, index: u64, term: u64, payload: &[u8]) -> Vec<u8> {
         self.0.apply(index, term, payload)
     }
@@ -307,7 +312,7 @@ impl Machine for Remembers {
         self.0.restore(index, bytes)
     }
 
-    fn witnessed(&self) -> Option<u64> {
+    fn durable_applied(&self) -> Option<u64> {
         Some(self.1)
     }
 }
@@ -316,25 +321,26 @@ impl Machine for Remembers {
 /// has lost nothing.
 #[tokio::test(start_paused = true)]
 async fn files_of_the_machine_may_be_ahead_of_the_log_while_a_snapshot_is_installed() {
-    let (disk, _, _) = written(2).await;
-    let (next, _) = opened(&disk, 1).await.unwrap();
-    let remembered = async |applied: u64| {
-        let machine = Box::new(Remembers(Adder::default(), applied));
-        let opened = open_storage(1, &Settings::default(), Arc::new(disk.clone()), machine).await;
+    let (disk, _, _) = disk_with_writes(2).await;
+    let (next, _) = try_open(&disk, 1).await.unwrap();
+    let open_with_applied = async |applied: u64| {
+        let machine = Box::new(WitnessedAdder(Adder::default(), applied));
+        let opened =
+            open_storage(1, &StoreConfig::default(), Arc::new(disk.clone()), machine).await;
         opened.map(drop)
     };
-    assert!(remembered(next - 1).await.is_ok());
-    let refused = remembered(next + 7).await;
-    assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+    assert!(open_with_applied(next - 1).await.is_ok());
+    let rejected = open_with_applied(next + 7).await;
+    assert!(matches!(rejected, Err(OpenError::Damaged { .. })), "{rejected:?}");
     let mut mark: Vec<u8> = [1, 2, next + 7].into_iter().flat_map(u64::to_le_bytes).collect();
     mark.extend_from_slice(&xxhash_rust::xxh3::xxh3_64_with_seed(&mark, 0).to_le_bytes());
     let file = crate::support::File { synced: mark.len(), bytes: mark };
-    disk.platter().files.insert("log/installing".to_owned(), file);
-    assert!(remembered(next + 7).await.is_ok());
-    let refused = remembered(next + 8).await;
-    assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
-    disk.platter().files.get_mut("log/installing").unwrap().bytes[16] ^= 1;
-    assert!(remembered(next + 7).await.is_err(), "a mark that is not whole excuses nothing");
+    disk.state().files.insert("log/installing".to_owned(), file);
+    assert!(open_with_applied(next + 7).await.is_ok());
+    let rejected = open_with_applied(next + 8).await;
+    assert!(matches!(rejected, Err(OpenError::Damaged { .. })), "{rejected:?}");
+    disk.state().files.get_mut("log/installing").unwrap().bytes[16] ^= 1;
+    assert!(open_with_applied(next + 7).await.is_err(), "a mark that is not whole excuses nothing");
 }
 
 /// The node of the last entry in a snapshot's facts: a presence byte, then term and node, each

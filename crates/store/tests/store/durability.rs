@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cellwright_store::{Peer, Settings};
+use cellwright_store::{Peer, StoreConfig};
 use tokio::time::Instant;
 
 use crate::support::{Cell, number};
@@ -11,7 +11,7 @@ fn payload(value: u64) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-async fn pass(millis: u64) {
+async fn sleep_millis(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
@@ -22,7 +22,7 @@ fn others(leader: u64) -> [u64; 2] {
 
 #[tokio::test(start_paused = true)]
 async fn followers_flush_while_the_leader_does_and_nothing_is_applied_before_it_has() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.settle().await;
     let leader = cell.leader().await;
@@ -33,13 +33,17 @@ async fn followers_flush_while_the_leader_does_and_nothing_is_applied_before_it_
     tokio::pin!(write);
     tokio::select! {
         done = &mut write => panic!("answered before the flush: {done:?}"),
-        () = pass(150) => {}
+        () = sleep_millis(150) => {}
     }
-    assert_eq!(cell.sums(id).total, 1, "the leader applied it");
+    assert_eq!(cell.adder_state(id).total, 1, "the leader applied it");
     for other in others(id) {
         let status = cell.replica(other).status();
         assert_eq!(status.last_log, last.map(|last| last + 1), "replica {other} was not sent it");
-        assert_eq!(cell.sums(other).total, 1, "replica {other} was told that it is committed");
+        assert_eq!(
+            cell.adder_state(other).total,
+            1,
+            "replica {other} was told that it is committed"
+        );
     }
     cell.disks[&id].stall(false);
     assert_eq!(number(&write.await.unwrap().reply), 11);
@@ -49,14 +53,14 @@ async fn followers_flush_while_the_leader_does_and_nothing_is_applied_before_it_
 /// A commit that had to wait for the leader's flush does not wait for the next heartbeat as well.
 #[tokio::test(start_paused = true)]
 async fn followers_hear_of_a_commit_as_soon_as_the_leader_has_flushed_it() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     let leader = cell.leader().await;
     let id = leader.status().id;
     for value in 0..20 {
         cell.disks[&id].stall(true);
         let write = leader.propose(payload(value));
         let release = async {
-            pass(15).await;
+            sleep_millis(15).await;
             cell.disks[&id].stall(false);
         };
         let (written, ()) = tokio::join!(write, release);
@@ -74,7 +78,7 @@ async fn followers_hear_of_a_commit_as_soon_as_the_leader_has_flushed_it() {
 /// has never seen it. The entry was promised to nobody; the follower gives it up.
 #[tokio::test(start_paused = true)]
 async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.settle().await;
     let leader = cell.leader().await;
@@ -89,8 +93,8 @@ async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
     let next = leader.status().last_log.map(|last| last + 1);
     let mut watch = cell.replica(sent).watch();
     watch.wait_for(|status| status.last_log >= next).await.unwrap();
-    pass(50).await;
-    assert_eq!(cell.sums(sent).total, 1);
+    sleep_millis(50).await;
+    assert_eq!(cell.adder_state(sent).total, 1);
     drop(leader);
     cell.kill(id).await;
     cell.kill(sent).await;
@@ -103,14 +107,14 @@ async fn what_a_leader_lost_before_its_flush_gives_way_to_what_comes_after() {
     assert_eq!(number(&cell.add(100).await.reply), 101);
     cell.open(sent).await;
     cell.assert_all_equal().await;
-    assert_eq!(cell.sums(sent).total, 101);
+    assert_eq!(cell.adder_state(sent).total, 101);
 }
 
 /// Openraft takes a change of members when it calls the one before committed, which it does before
 /// the leader has flushed it.
 #[tokio::test(start_paused = true)]
 async fn members_do_not_change_before_all_before_it_is_flushed() {
-    let cell = Cell::start(3, Settings::default()).await;
+    let cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     cell.settle().await;
     let leader = cell.leader().await;
@@ -127,7 +131,7 @@ async fn members_do_not_change_before_all_before_it_is_flushed() {
     tokio::pin!(change);
     tokio::select! {
         _ = &mut change => panic!("done before the flush"),
-        () = pass(150) => {}
+        () = sleep_millis(150) => {}
     }
     for other in others(id) {
         assert_eq!(cell.replica(other).status().last_log, next, "replica {other} got the change");
@@ -140,13 +144,13 @@ async fn members_do_not_change_before_all_before_it_is_flushed() {
 /// What was written and not flushed when a process was killed is flushed before it counts.
 #[tokio::test(start_paused = true)]
 async fn what_is_read_at_a_start_is_flushed_before_it_counts() {
-    let mut cell = Cell::start(1, Settings::default()).await;
+    let mut cell = Cell::start(1, StoreConfig::default()).await;
     cell.add(1).await;
     cell.kill(1).await;
-    for file in cell.disks[&1].platter().files.values_mut() {
+    for file in cell.disks[&1].state().files.values_mut() {
         file.synced = file.synced.min(64);
     }
     cell.open(1).await;
-    let platter = cell.disks[&1].platter();
+    let platter = cell.disks[&1].state();
     assert!(platter.files.values().all(|file| file.synced == file.bytes.len()));
 }

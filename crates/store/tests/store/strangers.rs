@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cellwright_store::testing::open_storage;
-use cellwright_store::{NodeId, RaftAnswer, RaftCall, Role, Sender, Settings, TypeConfig};
+use cellwright_store::{
+    NodeId, RaftAnswer, RaftCall, Role, SenderIdentity, StoreConfig, TypeConfig,
+};
 use openraft::raft::{AppendEntriesRequest, InstallSnapshotRequest, VoteRequest};
 use openraft::storage::RaftLogStorage;
 use openraft::{SnapshotMeta, Vote};
 
 use crate::support::{Adder, Cell, MemoryDisk, peer};
 
-fn sender(id: NodeId, name: &str) -> Sender {
-    Sender { id, name: Some(name.to_owned()) }
+fn sender(id: NodeId, name: &str) -> SenderIdentity {
+    SenderIdentity { id, name: Some(name.to_owned()) }
 }
 
 fn vote(term: u64, id: NodeId) -> RaftCall {
@@ -39,13 +41,13 @@ fn snapshot(term: u64, id: NodeId) -> RaftCall {
 }
 
 /// Sends it to every replica; all refuse it, for a reason that holds `word`.
-async fn check(cell: &Cell, from: &Sender, call: RaftCall, word: &str) {
+async fn check(cell: &Cell, from: &SenderIdentity, call: RaftCall, word: &str) {
     let before = cell.leader().await.status();
     for id in cell.ids() {
         // The same as over a line, so that nothing is lost on the way.
         let call = RaftCall::from_bytes(&call.to_bytes().unwrap()).unwrap();
         match cell.replica(id).handle(from, call).await {
-            RaftAnswer::Refused { why } => assert!(why.contains(word), "{id}: {why}"),
+            RaftAnswer::Rejected { why } => assert!(why.contains(word), "{id}: {why}"),
             other => panic!("replica {id} answers {other:?}"),
         }
     }
@@ -58,7 +60,7 @@ async fn check(cell: &Cell, from: &Sender, call: RaftCall, word: &str) {
 #[tokio::test(start_paused = true)]
 async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
     for count in [1, 3] {
-        let mut cell = Cell::start(count, Settings::default()).await;
+        let mut cell = Cell::start(count, StoreConfig::default()).await;
         cell.add(1).await;
         let term = cell.leader().await.status().term;
         let nine = sender(9, "m9");
@@ -68,15 +70,15 @@ async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
         check(&cell, &nine, vote(term + 7, 9), "replica 9 is no member").await;
         check(&cell, &nine, append(term + 7, 9), "replica 9 is no member").await;
         check(&cell, &nine, snapshot(term + 7, 9), "replica 9 is no member").await;
-        check(&cell, &Sender { id: 9, name: None }, vote(term + 7, 9), "no member").await;
+        check(&cell, &SenderIdentity { id: 9, name: None }, vote(term + 7, 9), "no member").await;
         check(&cell, &sender(2, "m9"), vote(term + 7, 1), "in the name of replica 1").await;
         check(&cell, &sender(1, "m1"), vote(u64::MAX, 1), "out of reach").await;
         let answer = cell.replica(1).handle(&sender(1, "m1"), append(term + 7, 1)).await;
-        assert!(matches!(&answer, RaftAnswer::Refused { why } if why.contains("this one")));
+        assert!(matches!(&answer, RaftAnswer::Rejected { why } if why.contains("this one")));
         if count == 3 {
             let answer = cell.replica(1).handle(&sender(2, "m9"), append(term + 7, 2)).await;
             let is_named = |why: &str| why.contains("replica 2 is m2; the certificate is of m9");
-            assert!(matches!(&answer, RaftAnswer::Refused { why } if is_named(why)), "{answer:?}");
+            assert!(matches!(&answer, RaftAnswer::Rejected { why } if is_named(why)), "{answer:?}");
         }
         for id in cell.ids() {
             cell.kill(id).await;
@@ -88,7 +90,7 @@ async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
         for id in 1..=count {
             for call in [vote(u64::MAX, 9), vote(term + 7, 9), append(term + 7, 9)] {
                 let answer = cell.replica(id).handle(&nine, call).await;
-                assert!(matches!(answer, RaftAnswer::Refused { .. }), "{answer:?}");
+                assert!(matches!(answer, RaftAnswer::Rejected { .. }), "{answer:?}");
             }
         }
         cell.add(1).await;
@@ -100,7 +102,7 @@ async fn strangers_and_absurd_terms_reach_no_replica_also_after_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn a_recorded_vote_of_an_absurd_term_is_no_end() {
     for count in [1, 3] {
-        let mut cell = Cell::start(count, Settings::default()).await;
+        let mut cell = Cell::start(count, StoreConfig::default()).await;
         cell.add(1).await;
         cell.settle().await;
         for id in cell.ids() {
@@ -123,7 +125,7 @@ async fn a_recorded_vote_of_an_absurd_term_is_no_end() {
         cell.open(1).await;
         cell.add(3).await;
         cell.assert_all_equal().await;
-        assert_eq!(cell.sums(1).total, 6);
+        assert_eq!(cell.adder_state(1).total, 6);
     }
 }
 
@@ -131,7 +133,7 @@ async fn a_recorded_vote_of_an_absurd_term_is_no_end() {
 /// vouches for it, and to nobody else.
 #[tokio::test(start_paused = true)]
 async fn a_voter_that_is_not_known_yet_is_vouched_for() {
-    let mut cell = Cell::start(3, Settings::default()).await;
+    let mut cell = Cell::start(3, StoreConfig::default()).await;
     cell.add(1).await;
     let leader = cell.leader().await;
     let behind = (1..=3).find(|id| *id != leader.status().id).unwrap();
@@ -140,15 +142,15 @@ async fn a_voter_that_is_not_known_yet_is_vouched_for() {
     leader.add_learner(4, peer(4)).await.unwrap();
     leader.promote(4).await.unwrap();
     assert!(!cell.replica(behind).status().members.contains_key(&4));
-    let asked = |from| {
+    let ask = |from| {
         let replica = cell.replica(behind);
         async move { replica.handle(&from, vote(1, from.id)).await }
     };
-    let answer = asked(sender(4, "m4")).await;
+    let answer = ask(sender(4, "m4")).await;
     assert!(matches!(answer, RaftAnswer::Vote(_)), "{answer:?}");
     for stranger in [sender(4, "m5"), sender(5, "m5")] {
-        let answer = asked(stranger.clone()).await;
-        assert!(matches!(answer, RaftAnswer::Refused { .. }), "{stranger:?}: {answer:?}");
+        let answer = ask(stranger.clone()).await;
+        assert!(matches!(answer, RaftAnswer::Rejected { .. }), "{stranger:?}: {answer:?}");
     }
     cell.net.heal();
     cell.assert_all_equal().await;

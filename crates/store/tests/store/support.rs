@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use cellwright_store::{
-    CallError, CallFuture, Disk, DiskFuture, Machine, NodeId, Peer, ProposeError, Proposed,
-    RaftAnswer, RaftCall, Replica, Role, Sender, Settings, Transport,
+    AppliedProposal, CallError, CallFuture, Disk, DiskFuture, NodeId, Peer, ProposeError,
+    RaftAnswer, RaftCall, Replica, Role, SenderIdentity, StateMachine, StoreConfig, Transport,
 };
 use tokio::sync::watch;
 
@@ -18,11 +18,11 @@ pub struct File {
 }
 
 #[derive(Default)]
-pub struct Platter {
+pub struct DiskState {
     pub files: BTreeMap<String, File>,
     pub syncs: u64,
     pub free: u64,
-    pub hides_free: bool,
+    pub fail_free_bytes: bool,
     pub fail_syncs: bool,
     pub refuse_appends: bool,
 }
@@ -30,31 +30,31 @@ pub struct Platter {
 /// Keeps files in memory, remembers what was synced, and takes a virtual millisecond per job.
 #[derive(Clone)]
 pub struct MemoryDisk {
-    platter: Arc<Mutex<Platter>>,
+    state: Arc<Mutex<DiskState>>,
     stalled: Arc<watch::Sender<bool>>,
 }
 
 impl MemoryDisk {
     pub fn new() -> MemoryDisk {
-        let platter = Platter { free: 1 << 40, ..Platter::default() };
+        let state = DiskState { free: 1 << 40, ..DiskState::default() };
         let stalled = Arc::new(watch::channel(false).0);
-        MemoryDisk { platter: Arc::new(Mutex::new(platter)), stalled }
+        MemoryDisk { state: Arc::new(Mutex::new(state)), stalled }
     }
 
-    pub fn platter(&self) -> MutexGuard<'_, Platter> {
-        self.platter.lock().unwrap()
+    pub fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap()
     }
 
     /// A disk of its own with the same files.
     pub fn copy(&self) -> MemoryDisk {
         let copy = MemoryDisk::new();
-        copy.platter().files = self.platter().files.clone();
+        copy.state().files = self.state().files.clone();
         copy
     }
 
     /// Forgets what was not synced.
     pub fn cut_power(&self) {
-        for file in self.platter().files.values_mut() {
+        for file in self.state().files.values_mut() {
             file.bytes.truncate(file.synced);
         }
     }
@@ -76,12 +76,12 @@ impl Disk for MemoryDisk {
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let prefix = format!("{dir}/");
         let names = |path: &String| path.strip_prefix(&prefix).map(str::to_owned);
-        Ok(self.platter().files.keys().filter_map(names).collect())
+        Ok(self.state().files.keys().filter_map(names).collect())
     }
 
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
-        let platter = self.platter();
-        platter.files.get(path).map(|file| file.bytes.clone()).ok_or_else(|| missing(path))
+        let state = self.state();
+        state.files.get(path).map(|file| file.bytes.clone()).ok_or_else(|| missing(path))
     }
 
     fn read_at(&self, path: &str, offset: u64, len: usize) -> io::Result<Vec<u8>> {
@@ -95,9 +95,9 @@ impl Disk for MemoryDisk {
     }
 
     fn append(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut platter = self.platter();
-        let refuse = platter.refuse_appends;
-        let file = platter.files.entry(path.to_owned()).or_default();
+        let mut state = self.state();
+        let refuse = state.refuse_appends;
+        let file = state.files.entry(path.to_owned()).or_default();
         if refuse {
             // As a real disk would: some of it fits.
             file.bytes.extend_from_slice(&bytes[..bytes.len() / 2]);
@@ -108,32 +108,32 @@ impl Disk for MemoryDisk {
     }
 
     fn sync(&self, path: &str) -> io::Result<()> {
-        let mut platter = self.platter();
-        platter.syncs += 1;
-        if platter.fail_syncs {
+        let mut state = self.state();
+        state.syncs += 1;
+        if state.fail_syncs {
             return Err(io::Error::other("input/output error"));
         }
-        let file = platter.files.get_mut(path).ok_or_else(|| missing(path))?;
+        let file = state.files.get_mut(path).ok_or_else(|| missing(path))?;
         file.synced = file.bytes.len();
         Ok(())
     }
 
     fn truncate(&self, path: &str, len: u64) -> io::Result<()> {
-        let mut platter = self.platter();
-        let file = platter.files.get_mut(path).ok_or_else(|| missing(path))?;
+        let mut state = self.state();
+        let file = state.files.get_mut(path).ok_or_else(|| missing(path))?;
         file.bytes.truncate(len as usize);
         file.synced = file.synced.min(file.bytes.len());
         Ok(())
     }
 
-    fn write_new(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
+    fn write_atomic(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let file = File { bytes: bytes.to_vec(), synced: bytes.len() };
-        self.platter().files.insert(path.to_owned(), file);
+        self.state().files.insert(path.to_owned(), file);
         Ok(())
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        self.platter().files.remove(path).map(|_| ()).ok_or_else(|| missing(path))
+        self.state().files.remove(path).map(|_| ()).ok_or_else(|| missing(path))
     }
 
     fn sync_dir(&self, _dir: &str) -> io::Result<()> {
@@ -141,14 +141,14 @@ impl Disk for MemoryDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let platter = self.platter();
-        match platter.hides_free {
+        let state = self.state();
+        match state.fail_free_bytes {
             true => Err(io::Error::other("input/output error")),
-            false => Ok(platter.free),
+            false => Ok(state.free),
         }
     }
 
-    fn run(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) -> DiskFuture {
         let mut stalled = self.stalled.subscribe();
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -160,19 +160,19 @@ impl Disk for MemoryDisk {
 
 /// Adds up numbers and remembers each one with its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sums {
+pub struct AdderState {
     pub total: u64,
     pub seen: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Default)]
-pub struct Adder(pub Arc<Mutex<Sums>>);
+pub struct Adder(pub Arc<Mutex<AdderState>>);
 
 pub fn number(payload: &[u8]) -> u64 {
     u64::from_le_bytes(payload.try_into().expect("tests propose eight bytes"))
 }
 
-impl Machine for Adder {
+impl StateMachine for Adder {
     fn apply(&mut self, index: u64, _term: u64, payload: &[u8]) -> Vec<u8> {
         let mut sums = self.0.lock().unwrap();
         sums.total += number(payload);
@@ -195,13 +195,13 @@ impl Machine for Adder {
         let pair = |pair: &[u8]| (number(&pair[..8]), number(&pair[8..]));
         let seen: Vec<(u64, u64)> = bytes.chunks(16).map(pair).collect();
         let total = seen.iter().map(|(_, value)| value).sum();
-        *self.0.lock().unwrap() = Sums { total, seen };
+        *self.0.lock().unwrap() = AdderState { total, seen };
         Ok(())
     }
 }
 
 #[derive(Default)]
-struct Lines {
+struct NetState {
     replicas: BTreeMap<NodeId, Arc<Replica>>,
     cut: BTreeSet<(NodeId, NodeId)>,
     read_indexes: u64,
@@ -209,13 +209,13 @@ struct Lines {
 
 /// Delivers calls between replicas of one process, through their binary form.
 #[derive(Clone, Default)]
-pub struct Net(Arc<Mutex<Lines>>);
+pub struct VirtualNet(Arc<Mutex<NetState>>);
 
-impl Net {
+impl VirtualNet {
     pub fn cut_off(&self, id: NodeId, others: impl IntoIterator<Item = NodeId>) {
-        let mut lines = self.0.lock().unwrap();
+        let mut state = self.0.lock().unwrap();
         for other in others.into_iter().filter(|other| *other != id) {
-            lines.cut.extend([(id, other), (other, id)]);
+            state.cut.extend([(id, other), (other, id)]);
         }
     }
 
@@ -229,17 +229,17 @@ impl Net {
     }
 
     fn target(&self, from: NodeId, to: NodeId) -> Option<Arc<Replica>> {
-        let lines = self.0.lock().unwrap();
-        lines.replicas.get(&to).filter(|_| !lines.cut.contains(&(from, to))).cloned()
+        let state = self.0.lock().unwrap();
+        state.replicas.get(&to).filter(|_| !state.cut.contains(&(from, to))).cloned()
     }
 }
 
-struct Port {
-    net: Net,
+struct NetEndpoint {
+    net: VirtualNet,
     from: NodeId,
 }
 
-impl Transport for Port {
+impl Transport for NetEndpoint {
     fn call(&self, to: NodeId, _peer: Peer, call: RaftCall) -> CallFuture {
         let (net, from) = (self.net.clone(), self.from);
         net.0.lock().unwrap().read_indexes += u64::from(matches!(call, RaftCall::ReadIndex));
@@ -247,7 +247,7 @@ impl Transport for Port {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let away = || CallError::Unreachable(format!("no way from {from} to {to}"));
             let replica = net.target(from, to).ok_or_else(away)?;
-            let sender = Sender { id: from, name: Some(peer(from).name) };
+            let sender = SenderIdentity { id: from, name: Some(peer(from).name) };
             let answer = replica.handle(&sender, RaftCall::from_bytes(&call.to_bytes()?)?).await;
             tokio::time::sleep(Duration::from_millis(1)).await;
             net.target(to, from).ok_or_else(away)?;
@@ -262,26 +262,26 @@ pub fn peer(id: NodeId) -> Peer {
 
 /// A cell in one process; replicas come and go, their disks stay.
 pub struct Cell {
-    pub net: Net,
+    pub net: VirtualNet,
     pub disks: BTreeMap<NodeId, MemoryDisk>,
     pub machines: BTreeMap<NodeId, Adder>,
-    pub settings: Settings,
+    pub settings: StoreConfig,
     pub fatal: Arc<Mutex<Vec<String>>>,
 }
 
 impl Cell {
-    pub fn with(settings: Settings) -> Cell {
-        cellwright_store::seed_randomness(7);
+    pub fn with(settings: StoreConfig) -> Cell {
+        cellwright_store::seed_rng(7);
         let fatal = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&fatal);
-        let on_fatal = move |why: &str| heard.lock().unwrap().push(why.to_owned());
-        let settings = Settings { on_fatal: Arc::new(on_fatal), ..settings };
+        let recorded = Arc::clone(&fatal);
+        let on_fatal = move |why: &str| recorded.lock().unwrap().push(why.to_owned());
+        let settings = StoreConfig { on_fatal: Arc::new(on_fatal), ..settings };
         let (disks, machines) = (BTreeMap::new(), BTreeMap::new());
-        Cell { net: Net::default(), disks, machines, settings, fatal }
+        Cell { net: VirtualNet::default(), disks, machines, settings, fatal }
     }
 
     /// `count` voters with an elected leader.
-    pub async fn start(count: NodeId, settings: Settings) -> Cell {
+    pub async fn start(count: NodeId, settings: StoreConfig) -> Cell {
         let mut cell = Cell::with(settings);
         for id in 1..=count {
             cell.open(id).await;
@@ -296,7 +296,7 @@ impl Cell {
         let disk = self.disks.entry(id).or_insert_with(MemoryDisk::new).clone();
         let machine = Adder::default();
         self.machines.insert(id, machine.clone());
-        let port = Arc::new(Port { net: self.net.clone(), from: id });
+        let port = Arc::new(NetEndpoint { net: self.net.clone(), from: id });
         let settings = self.settings.clone();
         let replica = Replica::open(id, settings, Arc::new(disk), port, machine).await.unwrap();
         self.net.0.lock().unwrap().replicas.insert(id, Arc::new(replica));
@@ -310,7 +310,7 @@ impl Cell {
         self.net.0.lock().unwrap().replicas.keys().copied().collect()
     }
 
-    pub fn sums(&self, id: NodeId) -> Sums {
+    pub fn adder_state(&self, id: NodeId) -> AdderState {
         self.machines[&id].0.lock().unwrap().clone()
     }
 
@@ -325,15 +325,15 @@ impl Cell {
     pub async fn leader(&self) -> Arc<Replica> {
         for _ in 0..10_000 {
             let all: Vec<_> = self.ids().into_iter().map(|id| self.replica(id)).collect();
-            for one in &all {
-                let status = one.status();
+            for replica in &all {
+                let status = replica.status();
                 let follow = |other: &&Arc<Replica>| {
                     let seen = other.status();
                     (seen.leader, seen.term) == (Some(status.id), status.term)
                 };
                 let agree = all.iter().filter(follow).count();
                 if status.role == Role::Leader && agree * 2 > all.len() {
-                    return Arc::clone(one);
+                    return Arc::clone(replica);
                 }
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -342,7 +342,7 @@ impl Cell {
     }
 
     /// Proposes at whoever leads, again while there is an election.
-    pub async fn add(&self, value: u64) -> Proposed {
+    pub async fn add(&self, value: u64) -> AppliedProposal {
         for _ in 0..100 {
             let leader = self.leader().await;
             match leader.propose(value.to_le_bytes().to_vec()).await {
@@ -368,7 +368,12 @@ impl Cell {
         self.settle().await;
         let ids = self.ids();
         for id in &ids {
-            assert_eq!(self.sums(*id), self.sums(ids[0]), "replicas {id} and {}", ids[0]);
+            assert_eq!(
+                self.adder_state(*id),
+                self.adder_state(ids[0]),
+                "replicas {id} and {}",
+                ids[0]
+            );
         }
         assert_eq!(*self.fatal.lock().unwrap(), Vec::<String>::new());
     }

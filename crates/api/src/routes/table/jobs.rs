@@ -3,25 +3,25 @@
 use super::*;
 
 pub(super) const ROUTES: &[Route] = &[
-    with(
+    with_query(
         read(O::ListJobs, "/v1/jobs", "jobs", "Jobs, oldest first.", json!(Page<JobView>)),
         &[SELECTOR, USER, JOB_STATE, LIMIT, AFTER],
     ),
-    takes(
-        answers(
-            fails(
+    with_body(
+        with_response(
+            with_errors(
                 change(O::SubmitJob, Method::Post, "/v1/jobs", "jobs", "Submit a job."),
-                ADMITTED,
+                ADMISSION_ERRORS,
             ),
             201,
             json!(Changed),
         ),
         json!(SubmitJob),
     ),
-    with(
-        versioned(takes(
-            answers(
-                fails(
+    with_query(
+        versioned(with_body(
+            with_response(
+                with_errors(
                     change(
                         O::ApplyJob,
                         Method::Post,
@@ -32,7 +32,7 @@ pub(super) const ROUTES: &[Route] = &[
                          is complete is closed first. `expect` 0: none lives. While the job is \
                          stopping, details name it as `stopping_job`: ask again when it is over.",
                     ),
-                    ADMITTED,
+                    ADMISSION_ERRORS,
                 ),
                 200,
                 json!(Applied),
@@ -41,19 +41,19 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         &[DRY_RUN],
     ),
-    fails(read(O::GetJob, JOB, "jobs", "One job.", json!(One<JobView>)), &[C::NoSuchJob]),
-    versioned(takes(
-        fails(
+    with_errors(read(O::GetJob, JOB, "jobs", "One job.", json!(One<JobView>)), &[C::NoSuchJob]),
+    versioned(with_body(
+        with_errors(
             change(O::UpdateJob, Method::Put, JOB, "jobs", "Open a rolling update to this spec."),
-            ADMITTED,
+            ADMISSION_ERRORS,
         ),
         json!(JobSpec),
     )),
-    versioned(fails(
+    versioned(with_errors(
         change(O::StopJob, Method::Delete, JOB, "jobs", "Stop the job and all its tasks."),
-        OWNED,
+        OWNER_ERRORS,
     )),
-    versioned(fails(
+    versioned(with_errors(
         change(
             O::StopTask,
             Method::Delete,
@@ -61,10 +61,10 @@ pub(super) const ROUTES: &[Route] = &[
             "tasks",
             "Stop one task for good; its job goes on without it.",
         ),
-        STOPPED,
+        STOP_ERRORS,
     )),
-    versioned(takes(
-        fails(
+    versioned(with_body(
+        with_errors(
             change(
                 O::ResizeJob,
                 Method::Post,
@@ -72,11 +72,11 @@ pub(super) const ROUTES: &[Route] = &[
                 "jobs",
                 "Change the number of tasks.",
             ),
-            ADMITTED,
+            ADMISSION_ERRORS,
         ),
         json!(ResizeJob),
     )),
-    versioned(fails(
+    versioned(with_errors(
         change(
             O::UndoUpdate,
             Method::Post,
@@ -84,9 +84,9 @@ pub(super) const ROUTES: &[Route] = &[
             "jobs",
             "Roll the open update back.",
         ),
-        OWNED,
+        OWNER_ERRORS,
     )),
-    versioned(fails(
+    versioned(with_errors(
         change(
             O::CloseUpdate,
             Method::Post,
@@ -94,10 +94,10 @@ pub(super) const ROUTES: &[Route] = &[
             "jobs",
             "Close the open update; it can no longer be undone.",
         ),
-        OWNED,
+        OWNER_ERRORS,
     )),
-    takes(
-        fails(
+    with_body(
+        with_errors(
             Route {
                 method: Method::Post,
                 ..read(
@@ -114,8 +114,8 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(PlanJobs),
     ),
-    takes(
-        fails(
+    with_body(
+        with_errors(
             Route {
                 method: Method::Post,
                 ..read(
@@ -131,7 +131,7 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(ShapesQuery),
     ),
-    fails(
+    with_errors(
         read(
             O::ExplainJob,
             "/v1/jobs/{user}/{job}/explain",
@@ -141,18 +141,18 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchJob],
     ),
-    fails(
-        with(
+    with_errors(
+        with_query(
             read(O::ListTasks, TASKS, "tasks", "Tasks of a job, by index.", json!(Page<TaskView>)),
             &[TASK_STATE, LIMIT, AFTER],
         ),
         &[C::NoSuchJob],
     ),
-    fails(
+    with_errors(
         read(O::GetTask, TASK, "tasks", "One task.", json!(One<TaskView>)),
         &[C::NoSuchJob, C::NoSuchTask],
     ),
-    fails(
+    with_errors(
         read(
             O::ExplainTask,
             "/v1/jobs/{user}/{job}/tasks/{index}/explain",
@@ -162,10 +162,10 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchJob, C::NoSuchTask],
     ),
-    fails(
-        with(
-            only(
-                of_kind(
+    with_errors(
+        with_query(
+            with_access(
+                with_kind(
                     read(
                         O::ReadOutput,
                         OUTPUT,
@@ -173,18 +173,18 @@ pub(super) const ROUTES: &[Route] = &[
                         "A piece of what a task wrote, from the machine it is or was on.",
                         json!(OutputPiece),
                     ),
-                    Kind::Local,
+                    RouteKind::Local,
                 ),
-                Access::SelfOrHolder(P::ReadOutput),
+                Access::SelfOrHasCapability(P::ReadOutput),
             ),
             &[STREAM, ATTEMPT, FROM, LINES, TAIL],
         ),
-        REACHED,
+        AGENT_ERRORS,
     ),
-    fails(
-        with(
-            only(
-                of_kind(
+    with_errors(
+        with_query(
+            with_access(
+                with_kind(
                     read(
                         O::WatchOutput,
                         WATCH_OUTPUT,
@@ -194,19 +194,19 @@ pub(super) const ROUTES: &[Route] = &[
                          task is dead).",
                         Content::Events(schema::<OutputPiece>),
                     ),
-                    Kind::Local,
+                    RouteKind::Local,
                 ),
-                Access::SelfOrHolder(P::ReadOutput),
+                Access::SelfOrHasCapability(P::ReadOutput),
             ),
             &[STREAM, ATTEMPT, LINES, TAIL, OUTPUT_AFTER],
         ),
-        REACHED,
+        AGENT_ERRORS,
     ),
-    fails(
-        with(
-            only(
-                answers(
-                    of_kind(
+    with_errors(
+        with_query(
+            with_access(
+                with_response(
+                    with_kind(
                         change(
                             O::ExecTask,
                             Method::Post,
@@ -217,22 +217,22 @@ pub(super) const ROUTES: &[Route] = &[
                              length, content. Kinds: 0 input or output, 1 problems, 2 end of \
                              input, 3 size of the terminal, 4 signal, 5 exit code, 6 failure.",
                         ),
-                        Kind::Local,
+                        RouteKind::Local,
                     ),
                     101,
                     Content::Bytes,
                 ),
-                Access::SelfOrHolder(P::EnterTasks),
+                Access::SelfOrHasCapability(P::EnterTasks),
             ),
             &[COMMAND, TERMINAL, TERM],
         ),
-        ENTERED,
+        EXEC_ERRORS,
     ),
-    fails(
-        with(
-            only(
-                answers(
-                    of_kind(
+    with_errors(
+        with_query(
+            with_access(
+                with_response(
+                    with_kind(
                         read(
                             O::ExecTaskInPage,
                             EXEC,
@@ -244,19 +244,19 @@ pub(super) const ROUTES: &[Route] = &[
                              comes as a frame of kind 6.",
                             Content::Bytes,
                         ),
-                        Kind::Local,
+                        RouteKind::Local,
                     ),
                     101,
                     Content::Bytes,
                 ),
-                Access::SelfOrHolder(P::EnterTasks),
+                Access::SelfOrHasCapability(P::EnterTasks),
             ),
             &[COMMAND, TERMINAL, TERM],
         ),
-        ENTERED,
+        EXEC_ERRORS,
     ),
-    with(
-        of_kind(
+    with_query(
+        with_kind(
             read(
                 O::WatchJobs,
                 "/v1/watch/jobs",
@@ -266,12 +266,12 @@ pub(super) const ROUTES: &[Route] = &[
                  follow).",
                 Content::Events(schema::<JobView>),
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
         &[SELECTOR, USER, WATCH_JOBS_AFTER],
     ),
-    with(
-        of_kind(
+    with_query(
+        with_kind(
             read(
                 O::WatchJobRows,
                 "/v1/watch/job_rows",
@@ -280,11 +280,11 @@ pub(super) const ROUTES: &[Route] = &[
                  spec.",
                 Content::Events(schema::<JobRow>),
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
         &[SELECTOR, USER, WATCH_JOBS_AFTER],
     ),
-    fails(
+    with_errors(
         read(
             O::LookUpJob,
             "/v1/names/{user}/{job}",
@@ -294,8 +294,8 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchJob],
     ),
-    fails(
-        of_kind(
+    with_errors(
+        with_kind(
             read(
                 O::WatchNames,
                 "/v1/watch/names/{user}/{job}",
@@ -304,17 +304,17 @@ pub(super) const ROUTES: &[Route] = &[
                  `name` (all of it, as the lookup says), `gone` (the job was purged; the last).",
                 Content::Events(schema::<NameView>),
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
         &[C::NoSuchJob],
     ),
-    with(
+    with_query(
         read(
             O::PrometheusTargets,
             "/v1/prometheus",
             "names",
             "Ports of healthy tasks, for Prometheus' HTTP service discovery.",
-            Content::Document,
+            Content::AnyJson,
         ),
         &[SELECTOR],
     ),

@@ -3,7 +3,7 @@
 use super::*;
 
 pub(super) const ROUTES: &[Route] = &[
-    with(
+    with_query(
         read(
             O::ListMachines,
             "/v1/machines",
@@ -13,10 +13,10 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[SELECTOR, MACHINE_STATUS, LIMIT, AFTER],
     ),
-    needs(
-        takes(
-            answers(
-                fails(
+    with_capability(
+        with_body(
+            with_response(
+                with_errors(
                     change(
                         O::AddMachine,
                         Method::Post,
@@ -33,12 +33,12 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         P::ManageMachines,
     ),
-    fails(
+    with_errors(
         read(O::GetMachine, MACHINE, "machines", "One machine.", json!(One<MachineView>)),
         &[C::NoSuchMachine],
     ),
-    with(
-        fails(
+    with_query(
+        with_errors(
             read(
                 O::ListMachineTasks,
                 "/v1/machines/{machine}/tasks",
@@ -50,9 +50,9 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[LIMIT, AFTER],
     ),
-    only(
-        fails(
-            of_kind(
+    with_access(
+        with_errors(
+            with_kind(
                 read(
                     O::GetMachinePackages,
                     "/v1/machines/{machine}/packages",
@@ -60,15 +60,15 @@ pub(super) const ROUTES: &[Route] = &[
                     "The packages of a machine and who gave them, asked of its agent.",
                     json!(MachinePackages),
                 ),
-                Kind::Local,
+                RouteKind::Local,
             ),
             &[C::NoSuchMachine, C::WrongState, C::AgentSilent, C::Overloaded],
         ),
-        Access::Holder(P::ManageMachines),
+        Access::HasCapability(P::ManageMachines),
     ),
-    needs(
-        versioned(takes(
-            fails(
+    with_capability(
+        versioned(with_body(
+            with_errors(
                 change(O::UpdateMachine, Method::Put, MACHINE, "machines", "Change a machine."),
                 &[C::NoSuchMachine, C::WrongState],
             ),
@@ -76,9 +76,9 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageMachines,
     ),
-    needs(
-        with(
-            versioned(fails(
+    with_capability(
+        with_query(
+            versioned(with_errors(
                 change(
                     O::RemoveMachine,
                     Method::Delete,
@@ -92,8 +92,8 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         P::ManageMachines,
     ),
-    needs(
-        versioned(fails(
+    with_capability(
+        versioned(with_errors(
             change(
                 O::StartDrain,
                 Method::Post,
@@ -105,8 +105,8 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageMachines,
     ),
-    needs(
-        versioned(fails(
+    with_capability(
+        versioned(with_errors(
             change(
                 O::StopDrain,
                 Method::Post,
@@ -118,7 +118,7 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageMachines,
     ),
-    with(
+    with_query(
         read(
             O::ListResources,
             "/v1/resources",
@@ -128,12 +128,12 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[USER, LIMIT, AFTER],
     ),
-    fails(
+    with_errors(
         read(O::GetResource, RESOURCE, "resources", "One resource.", json!(One<ResourceView>)),
         &[C::NoSuchResource],
     ),
-    takes(
-        fails(
+    with_body(
+        with_errors(
             change(
                 O::SetResource,
                 Method::Put,
@@ -145,7 +145,7 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         json!(SetResource),
     ),
-    fails(
+    with_errors(
         change(
             O::DeleteResource,
             Method::Delete,
@@ -155,7 +155,7 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::ForeignNamespace, C::NoSuchResource],
     ),
-    with(
+    with_query(
         read(
             O::ClusterStatus,
             "/v1/cluster_status",
@@ -165,7 +165,7 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[SUMMARY],
     ),
-    of_kind(
+    with_kind(
         read(
             O::ListAlarms,
             "/v1/alarms",
@@ -175,9 +175,9 @@ pub(super) const ROUTES: &[Route] = &[
              of themselves.",
             json!(Alarms),
         ),
-        Kind::Local,
+        RouteKind::Local,
     ),
-    with(
+    with_query(
         read(
             O::Find,
             "/v1/find",
@@ -194,7 +194,7 @@ pub(super) const ROUTES: &[Route] = &[
         "The whole cell in one small picture: a column for each property of its machines.",
         json!(Overview),
     ),
-    of_kind(
+    with_kind(
         read(
             O::WatchOverview,
             "/v1/watch/overview",
@@ -202,10 +202,10 @@ pub(super) const ROUTES: &[Route] = &[
             "The picture, then what changes in it, at most once a second. Events: `overview`.",
             Content::Events(schema::<Overview>),
         ),
-        Kind::Local,
+        RouteKind::Local,
     ),
-    takes(
-        answers(
+    with_body(
+        with_response(
             change(
                 O::Batch,
                 Method::Post,

@@ -3,9 +3,9 @@
 use super::*;
 
 pub(super) const ROUTES: &[Route] = &[
-    with(
-        fails(
-            of_kind(
+    with_query(
+        with_errors(
+            with_kind(
                 read(
                     O::ListEvents,
                     "/v1/events",
@@ -13,15 +13,15 @@ pub(super) const ROUTES: &[Route] = &[
                     "What changed, oldest first.",
                     json!(EventPage),
                 ),
-                Kind::Local,
+                RouteKind::Local,
             ),
             &[C::Gone],
         ),
         &[AFTER_EVENT, LIMIT],
     ),
-    fails(
-        takes(
-            of_kind(
+    with_errors(
+        with_body(
+            with_kind(
                 Route {
                     method: Method::Post,
                     ..read(
@@ -32,15 +32,15 @@ pub(super) const ROUTES: &[Route] = &[
                         json!(SqlAnswer),
                     )
                 },
-                Kind::Local,
+                RouteKind::Local,
             ),
             json!(SqlQuery),
         ),
         &[C::BadSql, C::SlowSql, C::NotReady],
     ),
-    with(
-        fails(
-            of_kind(
+    with_query(
+        with_errors(
+            with_kind(
                 read(
                     O::WatchEvents,
                     "/v1/watch/events",
@@ -48,15 +48,15 @@ pub(super) const ROUTES: &[Route] = &[
                     "What changes, as it happens. Events: `event`; `reset` when some were missed.",
                     Content::Events(schema::<EventView>),
                 ),
-                Kind::Local,
+                RouteKind::Local,
             ),
             &[C::Gone],
         ),
         &[WATCH_AFTER],
     ),
-    only(
-        with(
-            of_kind(
+    with_access(
+        with_query(
+            with_kind(
                 read(
                     O::ListAudit,
                     "/v1/audit",
@@ -64,14 +64,14 @@ pub(super) const ROUTES: &[Route] = &[
                     "Who asked for what, and what became of it, oldest first.",
                     json!(Page<AuditView>),
                 ),
-                Kind::Local,
+                RouteKind::Local,
             ),
             &[AFTER_EVENT, LIMIT],
         ),
-        HOLDER,
+        MANAGES_USERS,
     ),
-    only(
-        of_kind(
+    with_access(
+        with_kind(
             read(
                 O::ListCheckpoints,
                 "/v1/checkpoints",
@@ -79,13 +79,13 @@ pub(super) const ROUTES: &[Route] = &[
                 "Saved pictures of the state on this replica.",
                 json!(Page<CheckpointView>),
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
-        Access::Known,
+        Access::Authenticated,
     ),
-    only(
-        answers(
-            of_kind(
+    with_access(
+        with_response(
+            with_kind(
                 Route {
                     method: Method::Post,
                     ..read(
@@ -96,14 +96,14 @@ pub(super) const ROUTES: &[Route] = &[
                         json!(One<CheckpointView>),
                     )
                 },
-                Kind::Local,
+                RouteKind::Local,
             ),
             201,
             json!(One<CheckpointView>),
         ),
-        Access::Holder(P::ManageMachines),
+        Access::HasCapability(P::ManageMachines),
     ),
-    of_kind(
+    with_kind(
         read(
             O::MasterStatus,
             "/v1/masters",
@@ -111,13 +111,13 @@ pub(super) const ROUTES: &[Route] = &[
             "The replicas, as this one sees them.",
             json!(MasterStatus),
         ),
-        Kind::Local,
+        RouteKind::Local,
     ),
-    needs(
-        only(
-            fails(
-                takes(
-                    of_kind(
+    with_capability(
+        with_access(
+            with_errors(
+                with_body(
+                    with_kind(
                         change(
                             O::AddMaster,
                             Method::Post,
@@ -125,20 +125,20 @@ pub(super) const ROUTES: &[Route] = &[
                             "masters",
                             "Add a replica that runs; it votes once it has caught up.",
                         ),
-                        Kind::Make,
+                        RouteKind::Create,
                     ),
                     json!(AddMaster),
                 ),
                 &[C::Exists, C::NoSuchReplica, C::WrongState],
             ),
-            Access::Holder(P::ManageMachines),
+            Access::HasCapability(P::ManageMachines),
         ),
         P::ManageMachines,
     ),
-    needs(
-        only(
-            fails(
-                takes(
+    with_capability(
+        with_access(
+            with_errors(
+                with_body(
                     change(
                         O::ConfirmMaster,
                         Method::Post,
@@ -150,14 +150,14 @@ pub(super) const ROUTES: &[Route] = &[
                 ),
                 &[C::BadField, C::WrongState],
             ),
-            Access::Holder(P::ManageUsers),
+            Access::HasCapability(P::ManageUsers),
         ),
         P::ManageUsers,
     ),
-    needs(
-        only(
-            fails(
-                of_kind(
+    with_capability(
+        with_access(
+            with_errors(
+                with_kind(
                     change(
                         O::RemoveMaster,
                         Method::Delete,
@@ -165,20 +165,20 @@ pub(super) const ROUTES: &[Route] = &[
                         "masters",
                         "Remove a replica.",
                     ),
-                    Kind::Make,
+                    RouteKind::Create,
                 ),
                 &[C::NoSuchReplica, C::WrongState],
             ),
-            Access::Holder(P::ManageMachines),
+            Access::HasCapability(P::ManageMachines),
         ),
         P::ManageMachines,
     ),
-    with(
+    with_query(
         read(O::ListBlobs, "/v1/blobs", "blobs", "Stored content.", json!(Page<BlobView>)),
         &[LIMIT, AFTER],
     ),
-    takes(
-        fails(
+    with_body(
+        with_errors(
             change(
                 O::PutBlob,
                 Method::Put,
@@ -190,35 +190,38 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         Content::Bytes,
     ),
-    of_kind(
-        fails(read(O::GetBlob, BLOB, "blobs", "The content.", Content::Bytes), &[C::NoSuchBlob]),
-        Kind::Local,
+    with_kind(
+        with_errors(
+            read(O::GetBlob, BLOB, "blobs", "The content.", Content::Bytes),
+            &[C::NoSuchBlob],
+        ),
+        RouteKind::Local,
     ),
-    fails(
+    with_errors(
         change(O::RemoveBlob, Method::Delete, BLOB, "blobs", "Forget content no job names."),
         &[C::NoSuchBlob, C::WrongState],
     ),
-    of_kind(
-        read(O::OpenApi, "/v1/openapi.json", "service", "This document.", Content::Document),
-        Kind::Local,
+    with_kind(
+        read(O::OpenApi, "/v1/openapi.json", "service", "This document.", Content::AnyJson),
+        RouteKind::Local,
     ),
-    of_kind(
+    with_kind(
         read(O::Metrics, "/metrics", "service", "Prometheus metrics.", Content::Text),
-        Kind::Local,
+        RouteKind::Local,
     ),
-    only(
-        of_kind(
-            fails(
+    with_access(
+        with_kind(
+            with_errors(
                 read(O::Health, "/healthz", "service", "The process answers.", Content::Text),
                 &[C::NotReady],
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
         Access::Open,
     ),
-    only(
-        of_kind(
-            fails(
+    with_access(
+        with_kind(
+            with_errors(
                 read(
                     O::Ready,
                     "/readyz",
@@ -228,7 +231,7 @@ pub(super) const ROUTES: &[Route] = &[
                 ),
                 &[C::NotReady],
             ),
-            Kind::Local,
+            RouteKind::Local,
         ),
         Access::Open,
     ),

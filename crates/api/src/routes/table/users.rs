@@ -3,14 +3,14 @@
 use super::*;
 
 pub(super) const ROUTES: &[Route] = &[
-    with(
+    with_query(
         read(O::ListUsers, "/v1/users", "users", "Users, oldest first.", json!(Page<UserView>)),
         &[LIMIT, AFTER],
     ),
-    needs(
-        takes(
-            answers(
-                fails(
+    with_capability(
+        with_body(
+            with_response(
+                with_errors(
                     change(O::AddUser, Method::Post, "/v1/users", "users", "Add a user."),
                     &[C::Exists],
                 ),
@@ -21,16 +21,25 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         P::ManageUsers,
     ),
-    fails(read(O::GetUser, A_USER, "users", "One user.", json!(One<UserView>)), &[C::NoSuchUser]),
-    needs(
-        versioned(fails(
-            change(O::RemoveUser, Method::Delete, A_USER, "users", "Remove a user without jobs."),
+    with_errors(
+        read(O::GetUser, USER_PATH, "users", "One user.", json!(One<UserView>)),
+        &[C::NoSuchUser],
+    ),
+    with_capability(
+        versioned(with_errors(
+            change(
+                O::RemoveUser,
+                Method::Delete,
+                USER_PATH,
+                "users",
+                "Remove a user without jobs.",
+            ),
             &[C::WrongState],
         )),
         P::ManageUsers,
     ),
-    needs(
-        versioned(takes(
+    with_capability(
+        versioned(with_body(
             change(
                 O::SetCapabilities,
                 Method::Put,
@@ -42,9 +51,9 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageUsers,
     ),
-    needs(
-        versioned(takes(
-            fails(
+    with_capability(
+        versioned(with_body(
+            with_errors(
                 change(O::SetQuota, Method::Put, QUOTA, "users", "Grant quota in one band."),
                 &[C::QuotaOversold],
             ),
@@ -52,7 +61,7 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageUsers,
     ),
-    needs(
+    with_capability(
         versioned(change(
             O::RemoveQuota,
             Method::Delete,
@@ -62,9 +71,9 @@ pub(super) const ROUTES: &[Route] = &[
         )),
         P::ManageUsers,
     ),
-    only(
-        fails(
-            with(
+    with_access(
+        with_errors(
+            with_query(
                 read(
                     O::ListUserTokens,
                     TOKENS,
@@ -76,12 +85,12 @@ pub(super) const ROUTES: &[Route] = &[
             ),
             &[C::NoSuchUser],
         ),
-        OWN,
+        SELF_OR_MANAGES_USERS,
     ),
-    takes(
-        answers(
-            of_kind(
-                fails(
+    with_body(
+        with_response(
+            with_kind(
+                with_errors(
                     change(
                         O::AddUserToken,
                         Method::Post,
@@ -91,15 +100,15 @@ pub(super) const ROUTES: &[Route] = &[
                     ),
                     &[C::BadField],
                 ),
-                Kind::Make,
+                RouteKind::Create,
             ),
             201,
             json!(NewToken),
         ),
         json!(AddUserToken),
     ),
-    only(
-        with(
+    with_access(
+        with_query(
             read(
                 O::ListTokens,
                 "/v1/tokens",
@@ -109,13 +118,13 @@ pub(super) const ROUTES: &[Route] = &[
             ),
             &[LIMIT, AFTER],
         ),
-        HOLDER,
+        MANAGES_USERS,
     ),
-    needs(
-        takes(
-            answers(
-                of_kind(
-                    fails(
+    with_capability(
+        with_body(
+            with_response(
+                with_kind(
+                    with_errors(
                         change(
                             O::AddJoinToken,
                             Method::Post,
@@ -125,7 +134,7 @@ pub(super) const ROUTES: &[Route] = &[
                         ),
                         &[C::WrongState],
                     ),
-                    Kind::Make,
+                    RouteKind::Create,
                 ),
                 201,
                 json!(NewToken),
@@ -134,7 +143,7 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         P::ManageUsers,
     ),
-    fails(
+    with_errors(
         change(
             O::RevokeToken,
             Method::Delete,
@@ -144,9 +153,9 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         &[C::NoSuchToken],
     ),
-    needs(
-        takes(
-            fails(
+    with_capability(
+        with_body(
+            with_errors(
                 change(
                     O::Dismiss,
                     Method::Post,
@@ -160,19 +169,22 @@ pub(super) const ROUTES: &[Route] = &[
         ),
         P::ManageUsers,
     ),
-    with(
+    with_query(
         read(O::ListCrons, "/v1/crons", "crons", "Crons, oldest first.", json!(Page<CronView>)),
         &[USER, LIMIT, AFTER],
     ),
-    fails(read(O::GetCron, CRON, "crons", "One cron.", json!(One<CronView>)), &[C::NoSuchCron]),
-    versioned(takes(
-        fails(
+    with_errors(
+        read(O::GetCron, CRON, "crons", "One cron.", json!(One<CronView>)),
+        &[C::NoSuchCron],
+    ),
+    versioned(with_body(
+        with_errors(
             change(O::SetCron, Method::Put, CRON, "crons", "Create or change a cron."),
             &[C::NotOwner],
         ),
         json!(CronSpec),
     )),
-    versioned(fails(
+    versioned(with_errors(
         change(O::RemoveCron, Method::Delete, CRON, "crons", "Remove a cron; its jobs stay."),
         &[C::NotOwner, C::NoSuchCron],
     )),

@@ -7,11 +7,11 @@
 
 use super::{Cron, CronChange, CronSpec, Event, Overlap};
 use crate::apply::Context;
-use crate::bounds::{Growth, Holding, encoded_bytes};
+use crate::bounds::{BoundKind, Growth, encoded_bytes};
 use crate::command::{Done, Verdict};
 use crate::id::{CronId, JobId};
 use crate::name::{JobKey, Name};
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::spec::JobSpec;
 use crate::time::Time;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ impl Context<'_> {
         let user = self.user_by_name(owner)?;
         let key = JobKey { user: owner.clone(), job: spec.name.clone() };
         spec.check()?;
-        self.asked_anew(&spec.job)?;
+        self.check_rules_for_new_specs(&spec.job)?;
         let object = || format!("periodic job {key}");
-        let written = Growth { spec_bytes: encoded_bytes(spec), ..Growth::default() };
+        let growth_of_spec = Growth { spec_bytes: encoded_bytes(spec), ..Growth::default() };
         let (now, spec) = (self.now, Arc::new(spec.clone()));
         let old = self.state.cron_named(&key);
         let Some((id, row)) =
             old.and_then(|id| Some((id, self.state.components.cron.crons.get(id)?)))
         else {
-            Self::expected(object, 0, expect)?;
+            Self::check_expected(object, 0, expect)?;
             let owned = self
                 .state
                 .components
@@ -44,12 +44,12 @@ impl Context<'_> {
                 .iter()
                 .filter(|(_, cron)| cron.user == user)
                 .count();
-            Self::one_more_of(owner, Holding::Crons, owned, self.state.bounds.crons)?;
+            Self::check_one_more_for(owner, BoundKind::Crons, owned, self.state.bounds.crons)?;
             if !self.state.components.cron.crons.has_room_for(1) {
-                return Err(Refusal::Full("periodic jobs".into()));
+                return Err(Rejection::Full("periodic jobs".into()));
             }
-            let going = self.crowded_out(user, written, |_| false)?;
-            self.make_way(&going);
+            let going = self.jobs_to_purge(user, growth_of_spec, |_| false)?;
+            self.purge_selected(&going);
             let cron = Cron { user, spec, version: 1, last_slot: now, runs: Vec::new() };
             let cron = self.state.insert_cron(cron);
             self.cron_event(cron, CronChange::Added, Reason::Requested);
@@ -58,13 +58,13 @@ impl Context<'_> {
         if row.spec == spec && self.is_same_spec(user, &row.spec.job, &spec.job) {
             return Ok(Done::Unchanged);
         }
-        Self::expected(object, row.version, expect)?;
+        Self::check_expected(object, row.version, expect)?;
         let version = row.version.saturating_add(1);
-        let more = written.spec_bytes.saturating_sub(encoded_bytes(&*row.spec));
-        let growth = Growth { spec_bytes: more, ..written };
-        let going = self.crowded_out(user, growth, |_| false)?;
+        let more = growth_of_spec.spec_bytes.saturating_sub(encoded_bytes(&*row.spec));
+        let growth = Growth { spec_bytes: more, ..growth_of_spec };
+        let going = self.jobs_to_purge(user, growth, |_| false)?;
         let starts_anew = row.spec.schedule != spec.schedule || row.spec.paused != spec.paused;
-        self.make_way(&going);
+        self.purge_selected(&going);
         self.state.edit_cron(id, |cron| {
             cron.version = version;
             cron.last_slot = if starts_anew { now.max(cron.last_slot) } else { cron.last_slot };
@@ -80,7 +80,7 @@ impl Context<'_> {
     pub(super) fn remove_cron(&mut self, key: &JobKey, expect: Option<u32>) -> Verdict {
         self.user_by_name(&key.user)?;
         let (id, row) = self.cron_by_name(key)?;
-        Self::expected(|| format!("periodic job {key}"), row.version, expect)?;
+        Self::check_expected(|| format!("periodic job {key}"), row.version, expect)?;
         self.state.drop_cron(id);
         self.cron_event(id, CronChange::Removed, Reason::Requested);
         Ok(Done::Applied)
@@ -92,7 +92,7 @@ impl Context<'_> {
         if slot <= row.last_slot {
             return Ok(Done::Unchanged);
         }
-        may_fire(&row.spec, key, slot, self.now)?;
+        check_slot(&row.spec, key, slot, self.now)?;
         let (spec, last) = (row.spec.clone(), row.last_job());
         let running = last.filter(|job| self.state.jobs.get(*job).is_some_and(|j| !j.is_dead()));
         self.state.edit_cron(id, |cron| cron.last_slot = slot);
@@ -113,11 +113,11 @@ impl Context<'_> {
             self.cron_event(id, CronChange::Rejected { slot }, Reason::SlotDue);
             return Ok(Done::Applied);
         };
-        self.run(id, key, &JobSpec { name, ..spec.job.clone() }, slot);
+        self.submit_run(id, key, &JobSpec { name, ..spec.job.clone() }, slot);
         Ok(Done::Applied)
     }
 
-    fn run(&mut self, id: CronId, key: &JobKey, job: &JobSpec, slot: Time) {
+    fn submit_run(&mut self, id: CronId, key: &JobKey, job: &JobSpec, slot: Time) {
         let run = JobKey { user: key.user.clone(), job: job.name.clone() };
         let verdict = self.as_user(&key.user, |context| context.submit_job(&key.user, job));
         let submitted = verdict.ok().and_then(|_| self.state.job_named(&run));
@@ -155,23 +155,23 @@ impl Context<'_> {
         self.emit(Event { cron, change }, reason);
     }
 
-    fn cron_by_name(&self, key: &JobKey) -> Result<(CronId, &Cron), Refusal> {
+    fn cron_by_name(&self, key: &JobKey) -> Result<(CronId, &Cron), Rejection> {
         let id = self.state.cron_named(key);
         let found = id.and_then(|id| Some((id, self.state.components.cron.crons.get(id)?)));
-        found.ok_or_else(|| Refusal::NoSuchCron(key.clone()))
+        found.ok_or_else(|| Rejection::NoSuchCron(key.clone()))
     }
 }
 
-fn may_fire(spec: &CronSpec, key: &JobKey, slot: Time, now: Time) -> Result<(), Refusal> {
+fn check_slot(spec: &CronSpec, key: &JobKey, slot: Time, now: Time) -> Result<(), Rejection> {
     if spec.paused {
-        return Err(Refusal::WrongState { what: format!("periodic job {key} is paused") });
+        return Err(Rejection::WrongState { what: format!("periodic job {key} is paused") });
     }
     let allowed = match (slot > now, spec.schedule.contains(slot)) {
         (true, _) => format!("at most {}, now", now.0),
         (false, false) => format!("a moment of {:?}, in ms", spec.schedule.as_str()),
         (false, true) => return Ok(()),
     };
-    Err(Refusal::BadField { field: "slot".into(), value: slot.0.to_string(), allowed })
+    Err(Rejection::BadField { field: "slot".into(), value: slot.0.to_string(), allowed })
 }
 
 #[cfg(test)]
@@ -181,7 +181,7 @@ mod tests {
     use crate::command::{Command, Observed};
     use crate::components::cron;
     use crate::components::cron::schedule::{MINUTE, Schedule};
-    use crate::components::cron::{MissedRuns, due};
+    use crate::components::cron::{MissedRuns, due_slots};
 
     fn spec(change: impl FnOnce(&mut CronSpec)) -> CronSpec {
         let mut spec = CronSpec {
@@ -223,19 +223,19 @@ mod tests {
         assert_eq!(cell.ok(fire(60)), Done::Applied);
         let fired = "periodic job ubar/tick of 197001010100 runs as ubar/tick-197001010100: \
                      its time has come";
-        assert_eq!(cell.said.last().map(String::as_str), Some(fired));
+        assert_eq!(cell.event_lines.last().map(String::as_str), Some(fired));
         assert_eq!(cell.ok(fire(60)), Done::Unchanged);
         assert_eq!(cell.ok(fire(50)), Done::Unchanged);
         assert_eq!(cell.state.jobs().len(), 1);
-        assert_eq!(due(cron(&cell), Time(cell.now)), []);
+        assert_eq!(due_slots(cron(&cell), Time(cell.now)), []);
         let early = "field slot: value 4200000 is not valid; allowed: at most 3600004, now";
-        assert_eq!(cell.refused(fire(70)), early);
+        assert_eq!(cell.rejection_text(fire(70)), early);
         cell.now = 71 * MINUTE;
         let odd = "field slot: value 4260000 is not valid; allowed: a moment of \"*/10 * * * *\"";
-        assert!(cell.refused(fire(71)).starts_with(odd));
+        assert!(cell.rejection_text(fire(71)).starts_with(odd));
         let nobody = cron::Command::Fire { cron: key("ubar/tock"), slot: Time(0) };
-        assert_eq!(cell.refused(nobody), "there is no periodic job ubar/tock");
-        assert!(cell.by("ubar", fire(70)).is_err());
+        assert_eq!(cell.rejection_text(nobody), "there is no periodic job ubar/tock");
+        assert!(cell.send_as("ubar", fire(70)).is_err());
     }
 
     #[test]
@@ -246,7 +246,7 @@ mod tests {
         let why = "ubar/tick-197001010100 rejected: user ubar lacks the capability \
                    disable_reclamation";
         let passed = "periodic job ubar/tick of 197001010100 does not run: its time has come";
-        assert_eq!(cell.said, [why, passed]);
+        assert_eq!(cell.event_lines, [why, passed]);
         assert_eq!(cell.ok(fire(60)), Done::Unchanged);
         assert_eq!(cron(&cell).last_job(), None);
     }
@@ -257,7 +257,7 @@ mod tests {
         cell.run("tick-197001010100", 0, "m1");
         cell.now = 70 * MINUTE;
         assert_eq!(cell.ok(fire(70)), Done::Applied);
-        assert!(cell.said.iter().any(|line| line.contains(want)), "{:?}", cell.said);
+        assert!(cell.event_lines.iter().any(|line| line.contains(want)), "{:?}", cell.event_lines);
         assert_eq!(cell.state.jobs().len(), jobs);
         assert_eq!(cell.ok(fire(70)), Done::Unchanged);
     }
@@ -292,28 +292,28 @@ mod tests {
     #[test]
     fn changes_are_versioned_and_a_new_schedule_misses_nothing_old() {
         let mut cell = with(|spec| spec.missed = MissedRuns::RunAll { max: 9 });
-        assert_eq!(due(cron(&cell), Time(cell.now)).len(), 6);
+        assert_eq!(due_slots(cron(&cell), Time(cell.now)).len(), 6);
         let paused = |paused| spec(|spec| spec.paused = paused);
         assert_eq!(cell.ok(set(paused(true))), Done::Version(2));
         assert_eq!(cell.ok(set(paused(true))), Done::Unchanged);
         let what = "not possible while periodic job ubar/tick is paused";
         cell.now = 70 * MINUTE;
-        assert_eq!(cell.refused(fire(70)), what);
+        assert_eq!(cell.rejection_text(fire(70)), what);
         let stale =
             cron::Command::Set { owner: name("ubar"), spec: paused(false), expect: Some(1) };
-        let said = "periodic job ubar/tick is at version 2, not 1; read it again and retry";
-        assert_eq!(cell.refused(stale), said);
+        let expected = "periodic job ubar/tick is at version 2, not 1; read it again and retry";
+        assert_eq!(cell.rejection_text(stale), expected);
         assert_eq!(cell.ok(set(paused(false))), Done::Version(3));
-        assert_eq!(due(cron(&cell), Time(cell.now)), []);
+        assert_eq!(due_slots(cron(&cell), Time(cell.now)), []);
         assert_eq!(cell.ok(fire(70)), Done::Unchanged);
         let user = Command::RemoveUser { name: name("ubar"), expect: None };
-        assert_eq!(cell.refused(user), "not possible while user ubar has 1 periodic job");
+        assert_eq!(cell.rejection_text(user), "not possible while user ubar has 1 periodic job");
         cell.ok(Command::AddUser { name: name("ufoo") });
         let remove = |expect| cron::Command::Remove { cron: key("ubar/tick"), expect };
-        assert!(cell.by("ufoo", remove(None)).is_err());
-        assert!(cell.by("ufoo", set(paused(true))).is_err());
-        assert!(cell.refused(remove(Some(1))).contains("version 3, not 1"));
-        assert_eq!(cell.by("ubar", remove(Some(3))), Ok(Done::Applied));
-        assert_eq!(cell.refused(remove(None)), "there is no periodic job ubar/tick");
+        assert!(cell.send_as("ufoo", remove(None)).is_err());
+        assert!(cell.send_as("ufoo", set(paused(true))).is_err());
+        assert!(cell.rejection_text(remove(Some(1))).contains("version 3, not 1"));
+        assert_eq!(cell.send_as("ubar", remove(Some(3))), Ok(Done::Applied));
+        assert_eq!(cell.rejection_text(remove(None)), "there is no periodic job ubar/tick");
     }
 }

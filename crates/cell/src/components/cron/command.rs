@@ -59,7 +59,7 @@ impl ComponentCommand for Command {
         }
     }
 
-    fn makes_room(&self) -> bool {
+    fn frees_space(&self) -> bool {
         matches!(self, Command::Remove { .. })
     }
 }

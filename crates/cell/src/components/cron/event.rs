@@ -49,18 +49,18 @@ impl ComponentEvent for Event {
         self.cron.into()
     }
 
-    fn mentions(&self) -> Option<RowRef> {
+    fn related_row(&self) -> Option<RowRef> {
         match self.change {
             CronChange::Fired { job, .. } => Some(job.into()),
             _ => None,
         }
     }
 
-    fn is_end(&self) -> bool {
+    fn removes_row(&self) -> bool {
         self.change == CronChange::Removed
     }
 
-    fn words(&self) -> (&'static str, Option<String>) {
+    fn label_and_detail(&self) -> (&'static str, Option<String>) {
         match self.change {
             CronChange::Added => ("added", None),
             CronChange::Updated { version } => ("updated", Some(format!("version {version}"))),
@@ -71,7 +71,7 @@ impl ComponentEvent for Event {
         }
     }
 
-    fn sentence(&self, state: &State) -> String {
+    fn describe(&self, state: &State) -> String {
         let key = state.cron_key(self.cron);
         let name = key
             .map_or_else(|| format!("cron#{}", self.cron.0), |key| format!("periodic job {key}"));

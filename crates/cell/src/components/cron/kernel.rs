@@ -4,14 +4,16 @@
 use crate::build;
 use crate::draw::Draw;
 use crate::generate::user_name;
-use crate::keyed::{expect, told_key};
 use crate::options::{Options, seconds};
 use crate::samples;
 use crate::specs;
+use crate::tokens_and_blobs::{expect, parse_key};
 use crate::wire::{Pins, every_variant, one};
 use cellwright_cell::command;
 use cellwright_cell::cron::schedule::Schedule;
-use cellwright_cell::cron::{Command, Cron, CronChange, CronSpec, Event, MissedRuns, Overlap, due};
+use cellwright_cell::cron::{
+    Command, Cron, CronChange, CronSpec, Event, MissedRuns, Overlap, due_slots,
+};
 use cellwright_cell::id::{CronId, JobId};
 use cellwright_cell::name::{JobKey, Name};
 use cellwright_cell::state::State;
@@ -114,27 +116,27 @@ fn fire(state: &State, draw: &mut Draw) -> Command {
         1 => cron.spec.schedule.next_after(state.now()),
         2 => Time(state.now().0 - state.now().0 % 60_000),
         3 => cron.spec.schedule.next_after(cron.last_slot),
-        _ => due(cron, state.now()).first().copied().unwrap_or(cron.last_slot),
+        _ => due_slots(cron, state.now()).first().copied().unwrap_or(cron.last_slot),
     };
     Command::Fire { cron: JobKey { user, job: cron.spec.name.clone() }, slot }
 }
 
 /// Commands of transcripts. A schedule is one word, with `_` for its spaces.
-pub fn told(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
+pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
     let command = match (verb, rest) {
-        ("cron", [key, schedule, options @ ..]) => told_set(key, schedule, options)?,
-        ("remove-cron", [key]) => Command::Remove { cron: told_key(key)?, expect: None },
+        ("cron", [key, schedule, options @ ..]) => parse_set(key, schedule, options)?,
+        ("remove-cron", [key]) => Command::Remove { cron: parse_key(key)?, expect: None },
         ("fire", [key, slot]) => {
             let slot = Time::ZERO.plus(seconds(slot)?);
-            Command::Fire { cron: told_key(key)?, slot }
+            Command::Fire { cron: parse_key(key)?, slot }
         }
         _ => return Ok(None),
     };
     Ok(Some(command.into()))
 }
 
-fn told_set(key: &str, schedule: &str, options: &[&str]) -> Result<Command, String> {
-    let JobKey { user, job } = told_key(key)?;
+fn parse_set(key: &str, schedule: &str, options: &[&str]) -> Result<Command, String> {
+    let JobKey { user, job } = parse_key(key)?;
     let schedule = Schedule::new(&schedule.replace('_', " ")).map_err(|bad| bad.to_string())?;
     let mut options = Options::new(options)?;
     let missed = match options.text("missed") {

@@ -20,10 +20,10 @@ pub use event::{CronChange, Event};
 pub(crate) use table::Tables;
 
 use crate::encode::Rows;
-use crate::encode::validate::{Checked, MAX_COUNTER, admitted, at_most};
+use crate::encode::validate::{Checked, MAX_COUNTER, at_most, check_admitted};
 use crate::id::{JobId, UserId};
-use crate::name::{BadName, Name};
-use crate::reason::Refusal;
+use crate::name::{InvalidName, Name};
+use crate::reason::Rejection;
 use crate::spec::JobSpec;
 use crate::state::State;
 use crate::tables::TableRow;
@@ -98,14 +98,14 @@ pub struct CronSpec {
 impl CronSpec {
     /// The spec as it may be shown to people.
     #[must_use]
-    pub fn shown(&self) -> CronSpec {
-        CronSpec { job: self.job.shown(), ..self.clone() }
+    pub fn redacted(&self) -> CronSpec {
+        CronSpec { job: self.job.redacted(), ..self.clone() }
     }
 
-    /// What anybody in the cell may see of it: see [`JobSpec::outline`].
+    /// What anybody in the cell may see of it: see [`JobSpec::public_view`].
     #[must_use]
-    pub fn outline(&self) -> CronSpec {
-        CronSpec { job: self.job.outline(), ..self.clone() }
+    pub fn public_view(&self) -> CronSpec {
+        CronSpec { job: self.job.public_view(), ..self.clone() }
     }
 }
 
@@ -115,8 +115,8 @@ fn three() -> u32 {
 
 impl CronSpec {
     /// # Errors
-    /// [`Refusal::BadField`] for the first field that is out of range.
-    pub fn check(&self) -> Result<(), Refusal> {
+    /// [`Rejection::BadField`] for the first field that is out of range.
+    pub fn check(&self) -> Result<(), Rejection> {
         admit::check_cron(self)
     }
 
@@ -124,7 +124,7 @@ impl CronSpec {
     ///
     /// # Errors
     /// After the year 9999, where the calendar ends.
-    pub fn run_name(&self, slot: Time) -> Result<Name, BadName> {
+    pub fn run_name(&self, slot: Time) -> Result<Name, InvalidName> {
         Name::new(&format!("{}-{}", self.name, stamp(slot)))
     }
 }
@@ -155,7 +155,7 @@ impl Cron {
 /// The slots to fire at `now`, oldest first. Fired in that order each is dealt with once; those
 /// left out are dealt with by a later one being fired.
 #[must_use]
-pub fn due(cron: &Cron, now: Time) -> Vec<Time> {
+pub fn due_slots(cron: &Cron, now: Time) -> Vec<Time> {
     if cron.spec.paused {
         return Vec::new();
     }
@@ -193,7 +193,7 @@ impl TableRow for Cron {
     }
 
     fn check(&self, row: &str) -> Checked {
-        admitted(row, self.spec.check())?;
+        check_admitted(row, self.spec.check())?;
         at_most(row, "version", u64::from(self.version), MAX_COUNTER)?;
         at_most(row, "number of runs", self.runs.len() as u64, u64::from(self.spec.keep_runs))
     }
@@ -226,7 +226,7 @@ mod tests {
     fn what_is_due_depends_on_what_was_missed() {
         let check = |missed, now: Time, want: &[u64]| {
             let want: Vec<Time> = want.iter().map(|count| minutes(*count)).collect();
-            assert_eq!(due(&cron(missed), now), want, "{missed:?} at {}", now.0);
+            assert_eq!(due_slots(&cron(missed), now), want, "{missed:?} at {}", now.0);
         };
         let all = |max| MissedRuns::RunAll { max };
         for missed in [MissedRuns::Skip, MissedRuns::RunOnce, all(2)] {
@@ -248,7 +248,7 @@ mod tests {
     fn nothing_is_due_while_paused() {
         let mut cron = cron(MissedRuns::RunAll { max: 100 });
         Arc::make_mut(&mut cron.spec).paused = true;
-        assert_eq!(due(&cron, minutes(59)), []);
+        assert_eq!(due_slots(&cron, minutes(59)), []);
     }
 
     #[test]

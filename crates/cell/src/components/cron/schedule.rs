@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub const MINUTE: u64 = 60_000;
 const DAY: u64 = 24 * 60;
 /// The longest wait there is: from one 29 February to the next over a century that has none.
-const MOST_DAYS: u64 = 8 * 366;
+const MAX_DAYS_BETWEEN: u64 = 8 * 366;
 /// Longest text of a schedule.
 const MAX_TEXT: usize = 256;
 
@@ -28,7 +28,7 @@ const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 /// Why a text is not a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("schedule {text:?}: {field} {value:?} is not valid; allowed: {allowed}")]
-pub struct BadSchedule {
+pub struct InvalidSchedule {
     pub text: String,
     pub field: String,
     pub value: String,
@@ -57,14 +57,15 @@ struct Field {
     name: &'static str,
     first: u64,
     last: u64,
-    words: &'static [&'static str],
+    value_names: &'static [&'static str],
 }
 
-const MINUTES: Field = Field { name: "minute", first: 0, last: 59, words: &[] };
-const HOURS: Field = Field { name: "hour", first: 0, last: 23, words: &[] };
-const DAYS: Field = Field { name: "day of month", first: 1, last: 31, words: &[] };
-const MONTHS_OF_YEAR: Field = Field { name: "month", first: 1, last: 12, words: &MONTHS };
-const DAYS_OF_WEEK: Field = Field { name: "day of week", first: 0, last: 7, words: &WEEKDAYS };
+const MINUTES: Field = Field { name: "minute", first: 0, last: 59, value_names: &[] };
+const HOURS: Field = Field { name: "hour", first: 0, last: 23, value_names: &[] };
+const DAYS: Field = Field { name: "day of month", first: 1, last: 31, value_names: &[] };
+const MONTHS_OF_YEAR: Field = Field { name: "month", first: 1, last: 12, value_names: &MONTHS };
+const DAYS_OF_WEEK: Field =
+    Field { name: "day of week", first: 0, last: 7, value_names: &WEEKDAYS };
 
 impl Field {
     fn all(&self) -> u64 {
@@ -73,7 +74,7 @@ impl Field {
 
     fn allowed(&self) -> String {
         let Field { first, last, .. } = self;
-        let words = match self.words {
+        let words = match self.value_names {
             [one, .., other] => format!(", {one} to {other}"),
             _ => String::new(),
         };
@@ -82,38 +83,40 @@ impl Field {
 
     /// The values a field means; `None` when it means nothing.
     fn parse(&self, text: &str) -> Option<u64> {
-        text.split(',').try_fold(0, |set, part| Some(set | self.part(part)?))
+        text.split(',').try_fold(0, |set, part| Some(set | self.parse_part(part)?))
     }
 
-    fn part(&self, text: &str) -> Option<u64> {
+    fn parse_part(&self, text: &str) -> Option<u64> {
         let (range, step) = match text.split_once('/') {
-            Some((range, step)) => (range, number(step).filter(|step| *step > 0)?),
+            Some((range, step)) => (range, parse_number(step).filter(|step| *step > 0)?),
             None => (text, 1),
         };
         let (from, to) = match (range, range.split_once('-')) {
             ("*", _) => (self.first, self.last),
-            (_, Some((from, to))) => (self.value(from)?, self.value(to)?),
+            (_, Some((from, to))) => (self.parse_value(from)?, self.parse_value(to)?),
             // A step from one value onwards would be a guess at what was meant.
-            (one, None) if step == 1 && !text.contains('/') => (self.value(one)?, self.value(one)?),
+            (one, None) if step == 1 && !text.contains('/') => {
+                (self.parse_value(one)?, self.parse_value(one)?)
+            }
             _ => return None,
         };
         let steps = (from..=to).step_by(usize::try_from(step).ok()?);
         (from <= to).then(|| steps.fold(0, |set, value| set | 1 << value))
     }
 
-    fn value(&self, text: &str) -> Option<u64> {
+    fn parse_value(&self, text: &str) -> Option<u64> {
         let lower = text.to_ascii_lowercase();
-        let word = self.words.iter().position(|word| *word == lower);
+        let word = self.value_names.iter().position(|word| *word == lower);
         let value = match word {
             Some(at) => self.first + at as u64,
-            None => number(text)?,
+            None => parse_number(text)?,
         };
         (self.first..=self.last).contains(&value).then_some(value)
     }
 }
 
 /// Digits alone: `+5` is no number here.
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.len() <= 4 && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
@@ -121,8 +124,8 @@ fn number(text: &str) -> Option<u64> {
 impl Schedule {
     /// # Errors
     /// Which field of `text` means nothing, and what it could be.
-    pub fn new(text: &str) -> Result<Schedule, BadSchedule> {
-        let bad = |field: &str, value: &str, allowed: String| BadSchedule {
+    pub fn new(text: &str) -> Result<Schedule, InvalidSchedule> {
+        let bad = |field: &str, value: &str, allowed: String| InvalidSchedule {
             text: text.chars().take(MAX_TEXT).collect(),
             field: field.to_owned(),
             value: value.chars().take(MAX_TEXT).collect(),
@@ -149,7 +152,7 @@ impl Schedule {
             months: parsed(&MONTHS_OF_YEAR, month)?,
             weekdays: (weekdays | weekdays >> 7) & 0x7f,
         };
-        match schedule.ever() {
+        match schedule.has_any_day() {
             true => Ok(schedule),
             false => Err(bad(DAYS.name, day, format!("a day that a month in {month:?} has"))),
         }
@@ -160,16 +163,16 @@ impl Schedule {
         &self.text
     }
 
-    fn any_weekday(&self) -> bool {
+    fn is_any_weekday(&self) -> bool {
         self.weekdays == 0x7f
     }
 
     /// 30 February is no day of any year.
-    fn ever(&self) -> bool {
+    fn has_any_day(&self) -> bool {
         const LEAP: i32 = 2000;
         let has = |month| (1..=days_in_month(month, LEAP)).any(|day| self.days >> day & 1 == 1);
         let months = (1..=12u8).filter(|month| self.months >> month & 1 == 1);
-        !self.any_weekday() || months.flat_map(Month::try_from).any(has)
+        !self.is_any_weekday() || months.flat_map(Month::try_from).any(has)
     }
 
     /// Whether `at` is a moment of this schedule: the beginning of a minute it names.
@@ -177,7 +180,7 @@ impl Schedule {
     pub fn contains(&self, at: Time) -> bool {
         let minute = at.0 / MINUTE;
         at.0.is_multiple_of(MINUTE)
-            && self.on_day(minute / DAY)
+            && self.matches_day(minute / DAY)
             && self.hours >> (minute % DAY / 60) & 1 == 1
             && self.minutes >> (minute % 60) & 1 == 1
     }
@@ -186,10 +189,10 @@ impl Schedule {
     #[must_use]
     pub fn next_after(&self, at: Time) -> Time {
         let mut minute = at.0 / MINUTE + 1;
-        for _ in 0..=MOST_DAYS {
+        for _ in 0..=MAX_DAYS_BETWEEN {
             let day = minute / DAY;
-            if self.on_day(day)
-                && let Some(found) = (minute % DAY..DAY).find(|minute| self.in_day(*minute))
+            if self.matches_day(day)
+                && let Some(found) = (minute % DAY..DAY).find(|minute| self.matches_time(*minute))
             {
                 return (day * DAY + found).checked_mul(MINUTE).map_or(Time::NEVER, Time);
             }
@@ -202,10 +205,11 @@ impl Schedule {
     #[must_use]
     pub fn latest_until(&self, at: Time) -> Option<Time> {
         let mut minute = at.0 / MINUTE;
-        for _ in 0..=MOST_DAYS {
+        for _ in 0..=MAX_DAYS_BETWEEN {
             let day = minute / DAY;
-            if self.on_day(day)
-                && let Some(found) = (0..=minute % DAY).rev().find(|minute| self.in_day(*minute))
+            if self.matches_day(day)
+                && let Some(found) =
+                    (0..=minute % DAY).rev().find(|minute| self.matches_time(*minute))
             {
                 return Some(Time((day * DAY + found) * MINUTE));
             }
@@ -214,23 +218,23 @@ impl Schedule {
         None
     }
 
-    fn in_day(&self, minute: u64) -> bool {
+    fn matches_time(&self, minute: u64) -> bool {
         self.hours >> (minute / 60) & 1 == 1 && self.minutes >> (minute % 60) & 1 == 1
     }
 
     /// `day` counts from 1 January 1970.
-    fn on_day(&self, day: u64) -> bool {
-        let Some(date) = day.checked_mul(DAY).and_then(calendar) else { return false };
+    fn matches_day(&self, day: u64) -> bool {
+        let Some(date) = day.checked_mul(DAY).and_then(minute_to_datetime) else { return false };
         let on_date = self.days >> date.day() & 1 == 1;
         let on_weekday = self.weekdays >> date.weekday().number_days_from_sunday() & 1 == 1;
-        let either = self.days != DAYS.all() && !self.any_weekday();
+        let either = self.days != DAYS.all() && !self.is_any_weekday();
         let holds = if either { on_date || on_weekday } else { on_date && on_weekday };
         holds && self.months >> u8::from(date.month()) & 1 == 1
     }
 }
 
 /// The moment at which a minute counted from 1 January 1970 begins; none after the year 9999.
-fn calendar(minute: u64) -> Option<OffsetDateTime> {
+fn minute_to_datetime(minute: u64) -> Option<OffsetDateTime> {
     let seconds = i64::try_from(minute).ok()?.checked_mul(60)?;
     OffsetDateTime::from_unix_timestamp(seconds).ok()
 }
@@ -239,15 +243,15 @@ fn calendar(minute: u64) -> Option<OffsetDateTime> {
 /// is, which is part of no name.
 #[must_use]
 pub fn stamp(at: Time) -> String {
-    let Some(at) = calendar(at.0 / MINUTE) else { return format!("{} ms", at.0) };
+    let Some(at) = minute_to_datetime(at.0 / MINUTE) else { return format!("{} ms", at.0) };
     let (year, month, day) = at.to_calendar_date();
     let month = u8::from(month);
     format!("{year:04}{month:02}{day:02}{:02}{:02}", at.hour(), at.minute())
 }
 
 impl TryFrom<String> for Schedule {
-    type Error = BadSchedule;
-    fn try_from(text: String) -> Result<Schedule, BadSchedule> {
+    type Error = InvalidSchedule;
+    fn try_from(text: String) -> Result<Schedule, InvalidSchedule> {
         Schedule::new(&text)
     }
 }

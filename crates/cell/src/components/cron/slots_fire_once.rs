@@ -3,7 +3,7 @@
 
 use super::{CronChange, Event};
 use crate::components;
-use crate::event::What;
+use crate::event::EventKind;
 use crate::invariant::{Check, Step, violation};
 
 const NAME: &str = "slots_fire_once";
@@ -17,7 +17,7 @@ pub(super) fn check(step: &Step<'_>) -> Check {
         }
     }
     for event in step.events {
-        let What::Component(components::Event::Cron(event)) = &event.what else { continue };
+        let EventKind::Component(components::Event::Cron(event)) = &event.what else { continue };
         let Event { cron, change } = event;
         let (CronChange::Fired { slot, .. }
         | CronChange::Skipped { slot }

@@ -12,7 +12,7 @@ use crate::invariant::{Check, Step};
 use crate::name::{JobKey, Name};
 use crate::state::State;
 use crate::table::Table;
-use crate::units::counted;
+use crate::units::pluralize;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
@@ -52,9 +52,9 @@ impl Component for Tables {
         slots_fire_once::check(step)
     }
 
-    fn held_by(&self, user: UserId) -> Option<String> {
+    fn blocks_user_removal(&self, user: UserId) -> Option<String> {
         let crons = self.crons.iter().filter(|(_, cron)| cron.user == user).count();
-        (crons > 0).then(|| format!("has {}", counted(crons as u64, "periodic job")))
+        (crons > 0).then(|| format!("has {}", pluralize(crons as u64, "periodic job")))
     }
 
     fn spec_bytes(&self) -> Vec<(UserId, u64)> {

@@ -11,14 +11,14 @@
 use super::{AvailableNodes, CapacityChange, Event, NodeChoice, ResourceChange};
 use crate::admit;
 use crate::apply::Context;
-use crate::bounds::Holding;
+use crate::bounds::BoundKind;
 use crate::command::{Actor, Done, Verdict};
 use crate::id::{MachineId, ResourceId, UserId};
 use crate::load::MachineLoad;
 use crate::machine::Machine;
 use crate::name::Token;
 use crate::named::{NamedAmount, ResourceName, UNBOUNDED};
-use crate::reason::{Reason, Refusal};
+use crate::reason::{Reason, Rejection};
 use crate::resource::MAX_QUANTITY;
 use crate::state::State;
 use crate::time::{Span, Time};
@@ -43,25 +43,26 @@ impl Context<'_> {
         let owner = self.namespace_owner(namespace)?;
         let name = ResourceName { namespace: Some(namespace.clone()), name: name.clone() };
         if lease == Span::ZERO || lease > admit::MAX_SPAN {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "lease".into(),
                 value: lease.0.to_string(),
                 allowed: format!("1 to {} ms", admit::MAX_SPAN.0),
             });
         }
         let lease_until = self.now.plus(lease);
-        let wanted = self.capacities(&name, changes)?;
+        let wanted = self.new_capacities(&name, changes)?;
         let known = self.state.resource_named(&name);
         if known.is_none() {
-            let own = self.state.components.ephemeral.counts.get(&owner).copied().unwrap_or(0);
-            self.one_more(Holding::Resources, own as usize, self.state.bounds.resources)?;
+            let own =
+                self.state.components.ephemeral.resource_counts.get(&owner).copied().unwrap_or(0);
+            self.check_one_more(BoundKind::Resources, own as usize, self.state.bounds.resources)?;
         }
         let tables = &self.state.components.ephemeral;
         if known.is_none() && !tables.resources.has_room_for(1) {
-            return Err(Refusal::Full("resources".into()));
+            return Err(Rejection::Full("resources".into()));
         }
         if !tables.has_room_for(wanted.len()) {
-            return Err(Refusal::Full("capacities of resources".into()));
+            return Err(Rejection::Full("capacities of resources".into()));
         }
         let events = self.events.len();
         let resource = match known {
@@ -80,7 +81,7 @@ impl Context<'_> {
     pub(super) fn delete_resource(&mut self, namespace: &Token, name: &Token) -> Verdict {
         let name = ResourceName { namespace: Some(namespace.clone()), name: name.clone() };
         let Some(resource) = self.state.resource_named(&name) else {
-            return Err(Refusal::NoSuchResource(name));
+            return Err(Rejection::NoSuchResource(name));
         };
         self.drop_resources(&[resource], &Reason::Requested);
         Ok(Done::Applied)
@@ -117,15 +118,15 @@ impl Context<'_> {
     }
 
     /// What the changes come to, machine by machine; several on one machine add up in order.
-    fn capacities(
+    fn new_capacities(
         &self,
         name: &ResourceName,
         changes: &[(NodeChoice, CapacityChange)],
-    ) -> Result<Capacities, Refusal> {
+    ) -> Result<Capacities, Rejection> {
         let mut wanted = Capacities::new();
         let known = self.state.resource_named(name);
         for (position, (nodes, change)) in changes.iter().enumerate() {
-            for machine in self.chosen(nodes)? {
+            for machine in self.resolve_nodes(nodes)? {
                 let row = self.machine_row(machine)?;
                 let before = match wanted.get(&machine) {
                     Some(capacity) => *capacity,
@@ -134,44 +135,44 @@ impl Context<'_> {
                 let here = self.state.components.ephemeral.resources_on.get(&machine);
                 let is_full = here.is_some_and(|here| here.len() >= MAX_PER_MACHINE);
                 if before.is_none() && is_full {
-                    return Err(Refusal::Full(format!("resources on machine {}", row.spec.name)));
+                    return Err(Rejection::Full(format!("resources on machine {}", row.spec.name)));
                 }
-                wanted.insert(machine, changed(position, before, *change)?);
+                wanted.insert(machine, changed_capacity(position, before, *change)?);
             }
         }
         Ok(wanted)
     }
 
     /// The nodes that a change is for, as the cell stands now.
-    fn chosen(&self, nodes: &NodeChoice) -> Result<Vec<MachineId>, Refusal> {
+    fn resolve_nodes(&self, nodes: &NodeChoice) -> Result<Vec<MachineId>, Rejection> {
         let wanted = match nodes {
             NodeChoice::Node(name) => {
                 let found = self.state.machine_named(name);
                 return found
                     .map(|id| vec![id])
-                    .ok_or_else(|| Refusal::NoSuchMachine(name.clone()));
+                    .ok_or_else(|| Rejection::NoSuchMachine(name.clone()));
             }
             NodeChoice::Available(wanted) => wanted,
         };
         if wanted.num_nodes == Some(0) {
-            return Err(Refusal::BadField {
+            return Err(Rejection::BadField {
                 field: "nodes.available.num_nodes".into(),
                 value: "0".into(),
                 allowed: "1 or more".into(),
             });
         }
-        first_nodes(self.state, wanted.num_nodes, |id, row| self.has(id, row, wanted))
+        first_nodes(self.state, wanted.num_nodes, |id, row| self.has_available(id, row, wanted))
     }
 
     /// Whether the machine has this much available.
-    fn has(&self, id: MachineId, row: &Machine, wanted: &AvailableNodes) -> bool {
+    fn has_available(&self, id: MachineId, row: &Machine, wanted: &AvailableNodes) -> bool {
         let none = MachineLoad::default();
         let load = self.state.machine_load(id).unwrap_or(&none);
         let has = |asked: &NamedAmount| match self.state.named_capacity(id, &asked.name) {
             UNBOUNDED => true,
             all => asked.amount <= all.saturating_sub(load.named_used(&asked.name)),
         };
-        row.schedulable()
+        row.is_schedulable()
             && wanted.resources.within(row.available(load))
             && wanted.named.iter().all(has)
     }
@@ -227,13 +228,13 @@ impl Context<'_> {
     }
 }
 
-/// The machines that `has` says yes to: all, or so many of them, those with the smallest names
+/// The machines that `has_available` says yes to: all, or so many of them, those with the smallest names
 /// first. Looks at no more than it takes to find these.
 pub(super) fn first_nodes(
     state: &State,
     num_nodes: Option<u32>,
     mut has: impl FnMut(MachineId, &Machine) -> bool,
-) -> Result<Vec<MachineId>, Refusal> {
+) -> Result<Vec<MachineId>, Rejection> {
     let mut matches = |id: &MachineId| state.machines.get(*id).is_some_and(|row| has(*id, row));
     let mut ids: Vec<MachineId> = match num_nodes {
         Some(most) => {
@@ -244,24 +245,24 @@ pub(super) fn first_nodes(
     };
     let (matching, asked) = (ids.len() as u64, u64::from(num_nodes.unwrap_or(1)));
     if matching < asked {
-        return Err(Refusal::TooFewNodes { matching, asked });
+        return Err(Rejection::TooFewNodes { matching, asked });
     }
     ids.sort_unstable();
     Ok(ids)
 }
 
 /// Capacity after one change. It may fall below what is held, never below zero.
-fn changed(
+fn changed_capacity(
     position: usize,
     before: Option<u64>,
     change: CapacityChange,
-) -> Result<Option<u64>, Refusal> {
+) -> Result<Option<u64>, Rejection> {
     let by = match change {
         CapacityChange::Remove => return Ok(None),
         CapacityChange::Unbounded => return Ok(Some(UNBOUNDED)),
         CapacityChange::Add(by) => by,
     };
-    let bad = |value: String, allowed: &str| Refusal::BadField {
+    let bad = |value: String, allowed: &str| Rejection::BadField {
         field: format!("changes[{position}]"),
         value,
         allowed: allowed.into(),
@@ -302,8 +303,8 @@ mod tests {
         ephemeral::Command::Set { namespace: token("app"), name: token("slot"), lease, changes }
     }
 
-    fn say(cell: &mut Cell, by: &str, command: impl Into<Command>) -> String {
-        let verdict = cell.by(by, command);
+    fn apply_and_render(cell: &mut Cell, by: &str, command: impl Into<Command>) -> String {
+        let verdict = cell.send_as(by, command);
         render::verdict(&cell.state, &verdict)
     }
 
@@ -314,11 +315,11 @@ mod tests {
     /// Changes on `m1` one command after the other: what was said of the last, and the capacity.
     fn check(commands: &[&[(u32, CapacityChange)]], want: &str, left: Option<u64>) {
         let mut cell = Cell::with_machines(2);
-        let mut said = String::new();
+        let mut message = String::new();
         for changes in commands {
-            said = say(&mut cell, "ubar", set(changes, LEASE));
+            message = apply_and_render(&mut cell, "ubar", set(changes, LEASE));
         }
-        assert!(said.contains(want), "{commands:?}: {said}");
+        assert!(message.contains(want), "{commands:?}: {message}");
         assert_eq!(capacity(&cell, 0), left, "{commands:?}");
     }
 
@@ -347,27 +348,30 @@ mod tests {
     fn a_namespace_belongs_to_its_first_writer_while_anything_is_in_it() {
         let mut cell = Cell::with_machines(1);
         cell.ok(Command::AddUser { name: name("uother") });
-        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
         let foreign = "refused: user uother does not own the resource namespace app";
-        assert_eq!(say(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), foreign);
+        assert_eq!(apply_and_render(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), foreign);
         let (namespace, name) = (token("app"), token("else"));
         let beside = ephemeral::Command::Set { namespace, name, lease: LEASE, changes: vec![] };
-        assert_eq!(say(&mut cell, "uother", beside), foreign);
+        assert_eq!(apply_and_render(&mut cell, "uother", beside), foreign);
         let delete = || ephemeral::Command::Delete { namespace: token("app"), name: token("slot") };
-        assert_eq!(say(&mut cell, "uother", delete()), foreign);
-        assert_eq!(say(&mut cell, "ubar", delete()), "done");
-        assert_eq!(cell.said.len(), 2, "{:?}", cell.said);
+        assert_eq!(apply_and_render(&mut cell, "uother", delete()), foreign);
+        assert_eq!(apply_and_render(&mut cell, "ubar", delete()), "done");
+        assert_eq!(cell.event_lines.len(), 2, "{:?}", cell.event_lines);
         assert_eq!(capacity(&cell, 0), None);
         let gone = "refused: there is no resource app/slot";
-        assert_eq!(say(&mut cell, "ubar", delete()), gone);
-        assert_eq!(say(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", delete()), gone);
+        assert_eq!(apply_and_render(&mut cell, "uother", set(&[(0, Add(1))], LEASE)), "done");
         for namespace in ["system", "a/b"] {
             let (namespace, name) = (token(namespace), token("slot"));
             let command =
                 ephemeral::Command::Set { namespace, name, lease: LEASE, changes: vec![] };
-            assert!(say(&mut cell, "ubar", command).starts_with("refused"));
+            assert!(apply_and_render(&mut cell, "ubar", command).starts_with("refused"));
         }
-        assert_eq!(say(&mut cell, "unobody", delete()), "refused: there is no user unobody");
+        assert_eq!(
+            apply_and_render(&mut cell, "unobody", delete()),
+            "refused: there is no user unobody"
+        );
     }
 
     /// An operator writes beside what a user has, before and after it in the order of rows.
@@ -380,7 +384,7 @@ mod tests {
             lease: LEASE,
             changes: vec![],
         };
-        assert_eq!(say(&mut cell, "ubar", set("app", "slot")), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set("app", "slot")), "done");
         cell.ok(set("app", "data"));
         let owner = |cell: &Cell, text: &str| {
             let name = ResourceName { namespace: Some(token("app")), name: token(text) };
@@ -390,25 +394,25 @@ mod tests {
         assert!(owner(&cell, "data").is_some());
         assert_eq!(owner(&cell, "data"), owner(&cell, "slot"));
         cell.ok(ephemeral::Command::Delete { namespace: token("app"), name: token("slot") });
-        assert_eq!(say(&mut cell, "ubar", set("app", "third")), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set("app", "third")), "done");
         cell.ok(set("other", "slot"));
         let foreign = "refused: user ubar does not own the resource namespace other";
-        assert_eq!(say(&mut cell, "ubar", set("other", "slot")), foreign);
+        assert_eq!(apply_and_render(&mut cell, "ubar", set("other", "slot")), foreign);
     }
 
     #[test]
     fn a_lease_has_a_length_is_renewed_and_ends_by_command() {
         let mut cell = Cell::with_machines(2);
         for wrong in [Span::ZERO, Span(admit::MAX_SPAN.0 + 1)] {
-            let said = say(&mut cell, "ubar", set(&[], wrong));
-            assert!(said.contains("field lease"), "{said}");
+            let message = apply_and_render(&mut cell, "ubar", set(&[], wrong));
+            assert!(message.contains("field lease"), "{message}");
         }
-        say(&mut cell, "ubar", set(&[(0, Add(1)), (1, Add(2))], Span(500)));
-        assert_eq!(say(&mut cell, "ubar", set(&[], LEASE)), "done");
+        apply_and_render(&mut cell, "ubar", set(&[(0, Add(1)), (1, Add(2))], Span(500)));
+        assert_eq!(apply_and_render(&mut cell, "ubar", set(&[], LEASE)), "done");
         cell.now += LEASE.0 - 2;
         assert_eq!(cell.ok(Command::Expire), Done::Unchanged);
         assert_eq!(cell.ok(Command::Expire), Done::Applied);
-        assert_eq!(cell.said.len(), 3, "{:?}", cell.said);
+        assert_eq!(cell.event_lines.len(), 3, "{:?}", cell.event_lines);
         assert_eq!((capacity(&cell, 0), capacity(&cell, 1)), (None, None));
         assert_eq!(cell.state.resources().len(), 0);
     }
@@ -429,14 +433,16 @@ mod tests {
                 Add(1),
             )],
         };
-        assert_eq!(say(&mut cell, "ubar", ask(1, Some(2))), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, Some(2))), "done");
         let at = [0, 1, 2].map(|machine| capacity(&cell, machine));
         assert_eq!(at, [Some(1), Some(1), None], "the smallest names");
         let few = "refused: 3 nodes have that much available, 4 are asked";
-        assert_eq!(say(&mut cell, "ubar", ask(1, Some(4))), few);
-        assert!(say(&mut cell, "ubar", ask(u64::MAX, None)).contains("0 nodes have"));
-        assert!(say(&mut cell, "ubar", ask(1, Some(0))).contains("num_nodes: value 0"));
-        assert_eq!(say(&mut cell, "ubar", ask(1, None)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, Some(4))), few);
+        assert!(apply_and_render(&mut cell, "ubar", ask(u64::MAX, None)).contains("0 nodes have"));
+        assert!(
+            apply_and_render(&mut cell, "ubar", ask(1, Some(0))).contains("num_nodes: value 0")
+        );
+        assert_eq!(apply_and_render(&mut cell, "ubar", ask(1, None)), "done");
         assert_eq!([0, 1, 2].map(|m| capacity(&cell, m)), [Some(2), Some(2), Some(1)]);
     }
 
@@ -445,26 +451,29 @@ mod tests {
         let mut cell = Cell::with_machines(1);
         let bounds = crate::bounds::Bounds { resources: 1, ..Default::default() };
         cell.ok(Command::SetBounds(bounds));
-        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
-        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set(&[(0, Add(1))], LEASE)), "done");
         let (namespace, name) = (token("app"), token("else"));
         let more = ephemeral::Command::Set { namespace, name, lease: LEASE, changes: vec![] };
-        assert!(say(&mut cell, "ubar", more).contains("1 ephemeral resources and asks for 1 more"));
+        assert!(
+            apply_and_render(&mut cell, "ubar", more)
+                .contains("1 ephemeral resources and asks for 1 more")
+        );
     }
 
     #[test]
     fn holders_stay_when_the_capacity_falls_below_what_they_hold() {
         let mut cell = Cell::with_machines(1);
-        say(&mut cell, "ubar", set(&[(0, Add(2))], LEASE));
+        apply_and_render(&mut cell, "ubar", set(&[(0, Add(2))], LEASE));
         let mut spec = job("jfoo", 2, 100);
         let name = ResourceName { namespace: Some(token("app")), name: token("slot") };
         spec.task.named = vec![NamedAmount { name, amount: 1 }];
         cell.submit(&spec);
         cell.run("jfoo", 0, "m1");
-        assert_eq!(say(&mut cell, "ubar", set(&[(0, Add(-2))], LEASE)), "done");
+        assert_eq!(apply_and_render(&mut cell, "ubar", set(&[(0, Add(-2))], LEASE)), "done");
         assert!(!cell.state.machines().get(MachineId(0)).unwrap().over_committed);
         let candidate = crate::fit::Candidate::of(&cell.state, cell.task_id("jfoo", 1)).unwrap();
-        let misfit = crate::fit::misfit(&cell.state, &candidate, MachineId(0), None);
+        let misfit = crate::fit::infeasible_reason(&cell.state, &candidate, MachineId(0), None);
         assert_eq!(misfit.map(|m| m.code()), Some("named-resource"));
     }
 }

@@ -47,7 +47,7 @@ impl ComponentCommand for Command {
         format!("{namespace}/{name}")
     }
 
-    fn makes_room(&self) -> bool {
+    fn frees_space(&self) -> bool {
         matches!(self, Command::Delete { .. })
     }
 }

@@ -7,7 +7,7 @@ use crate::apply::fixture::{machine, name};
 use crate::command::{self, Actor, Done, Entry, Request};
 use crate::id::MachineId;
 use crate::name::Token;
-use crate::sorted::SortedMap;
+use crate::sorted_map::SortedMap;
 use crate::state::State;
 use crate::time::{Span, Time};
 
@@ -17,7 +17,7 @@ fn token(text: &str) -> Token {
 
 fn apply(state: &mut State, command: impl Into<command::Command>) -> Done {
     let command = command.into();
-    let by = Actor::sender_of(&command, state);
+    let by = Actor::default_sender(&command, state);
     let request = Request { by, id: None, command };
     let entry = Entry { now: Time(state.now().0 + 1), requests: vec![request] };
     state.apply(&entry, &mut Vec::new()).remove(0).unwrap()
@@ -70,7 +70,7 @@ fn copied(old: &Tables, new: &Tables) -> usize {
         + new.capacities.copied_since(&old.capacities)
         + new.names.copied_since(&old.names)
         + new.namespaces.copied_since(&old.namespaces)
-        + new.counts.copied_since(&old.counts)
+        + new.resource_counts.copied_since(&old.resource_counts)
         + new.leases.copied_since(&old.leases)
         + new.vacant.copied_since(&old.vacant)
         + inner(&old.machines_of, &new.machines_of)

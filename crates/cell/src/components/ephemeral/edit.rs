@@ -6,7 +6,7 @@ use super::table::{Namespace, Tables};
 use super::{Capacity, CapacityId, ResourceRow};
 use crate::id::{MachineId, ResourceId, UserId};
 use crate::named::ResourceName;
-use crate::sorted::SortedMap;
+use crate::sorted_map::SortedMap;
 use crate::table::Key;
 use crate::time::Time;
 
@@ -19,7 +19,7 @@ impl Tables {
     ) -> ResourceId {
         let id = self.resources.next_key();
         let row = ResourceRow { id, name, owner, lease_until };
-        self.count_resource(&row, true);
+        self.account_resource(&row, true);
         self.resources.push(row)
     }
 
@@ -38,13 +38,13 @@ impl Tables {
     }
 
     /// Name, namespace, number and lease of a resource; where it is, is counted by
-    /// [`Tables::count_capacity`].
-    pub(super) fn count_resource(&mut self, row: &ResourceRow, add: bool) {
-        let owned = self.counts.get(&row.owner).copied().unwrap_or(0);
+    /// [`Tables::account_capacity`].
+    pub(super) fn account_resource(&mut self, row: &ResourceRow, add: bool) {
+        let owned = self.resource_counts.get(&row.owner).copied().unwrap_or(0);
         let owned = if add { owned + 1 } else { owned.saturating_sub(1) };
         match owned {
-            0 => self.counts.remove(&row.owner),
-            _ => self.counts.insert(row.owner, owned),
+            0 => self.resource_counts.remove(&row.owner),
+            _ => self.resource_counts.insert(row.owner, owned),
         };
         match add {
             true => self.names.insert(row.name.clone(), row.id),
@@ -64,10 +64,10 @@ impl Tables {
         };
     }
 
-    pub(super) fn count_capacity(&mut self, id: CapacityId, row: &Capacity, add: bool) {
+    pub(super) fn account_capacity(&mut self, id: CapacityId, row: &Capacity, add: bool) {
         let id = add.then_some(id);
-        note(&mut self.machines_of, row.resource, row.machine, id);
-        note(&mut self.resources_on, row.machine, row.resource, id);
+        index_capacity(&mut self.machines_of, row.resource, row.machine, id);
+        index_capacity(&mut self.resources_on, row.machine, row.resource, id);
     }
 
     /// Sets the capacity of a resource on one machine, or takes it away.
@@ -98,12 +98,12 @@ impl Tables {
             }
             None => self.capacities.push(row),
         };
-        self.count_capacity(id, &row, true);
+        self.account_capacity(id, &row, true);
     }
 
     fn remove_capacity(&mut self, id: CapacityId) {
         if let Some(row) = self.capacities.remove(id) {
-            self.count_capacity(id, &row, false);
+            self.account_capacity(id, &row, false);
             self.vacant.insert(id, ());
         }
     }
@@ -117,7 +117,7 @@ impl Tables {
     /// Forgets a resource no machine has any more.
     pub(super) fn remove_resource(&mut self, id: ResourceId) {
         if let Some(row) = self.resources.remove(id) {
-            self.count_resource(&row, false);
+            self.account_resource(&row, false);
         }
     }
 
@@ -128,7 +128,7 @@ impl Tables {
 }
 
 /// Notes, or forgets, one capacity under a key and the other end of it.
-fn note<A: Key + Ord, B: Key + Ord>(
+fn index_capacity<A: Key + Ord, B: Key + Ord>(
     map: &mut SortedMap<A, SortedMap<B, CapacityId>>,
     key: A,
     other: B,

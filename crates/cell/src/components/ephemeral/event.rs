@@ -36,15 +36,15 @@ impl ComponentEvent for Event {
         self.resource.into()
     }
 
-    fn mentions(&self) -> Option<RowRef> {
+    fn related_row(&self) -> Option<RowRef> {
         self.machine.map(RowRef::from)
     }
 
-    fn is_end(&self) -> bool {
+    fn removes_row(&self) -> bool {
         self.change == ResourceChange::Deleted
     }
 
-    fn words(&self) -> (&'static str, Option<String>) {
+    fn label_and_detail(&self) -> (&'static str, Option<String>) {
         match self.change {
             ResourceChange::Created => ("created", None),
             ResourceChange::CapacityChanged { capacity } => {
@@ -56,7 +56,7 @@ impl ComponentEvent for Event {
         }
     }
 
-    fn sentence(&self, state: &State) -> String {
+    fn describe(&self, state: &State) -> String {
         let row = state.resources().get(self.resource);
         let name =
             row.map_or_else(|| format!("resource#{}", self.resource.0), |row| row.name.to_string());
@@ -73,7 +73,7 @@ impl ComponentEvent for Event {
     }
 
     /// With a machine, of the capacity there.
-    fn tells_of(&self, before: &State, after: &State) -> Vec<RowRef> {
+    fn changed_rows(&self, before: &State, after: &State) -> Vec<RowRef> {
         let Some(machine) = self.machine else { return vec![self.row()] };
         let found = [before, after].into_iter().filter_map(|state| {
             let id = state.components.ephemeral.capacity_id(self.resource, machine)?;

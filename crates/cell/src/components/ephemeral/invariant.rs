@@ -6,7 +6,7 @@ use crate::invariant::references::{NAME, unique};
 use crate::invariant::sums_equal_parts::{equal, equal_map};
 use crate::invariant::{Check, violation};
 use crate::name::Token;
-use crate::sorted::SortedMap;
+use crate::sorted_map::SortedMap;
 use crate::state::State;
 use crate::table::Key;
 use crate::time::Time;
@@ -55,7 +55,7 @@ pub(super) fn sums(state: &State) -> Check {
     }
     let kept = tables.namespaces.iter().map(|(k, v)| (k.clone(), v.resources)).collect();
     equal_map("resources of namespace", kept, &namespaces)?;
-    let kept = tables.counts.iter().map(|(k, v)| (*k, *v)).collect();
+    let kept = tables.resource_counts.iter().map(|(k, v)| (*k, *v)).collect();
     equal_map("resources of owner", kept, &owners)?;
     let names = tables.resources.iter().map(|(id, row)| (row.name.clone(), id)).collect();
     let kept = tables.names.iter().map(|(k, v)| (k.clone(), *v)).collect();

@@ -96,9 +96,9 @@ fn change(state: &State, draw: &mut Draw) -> (NodeChoice, CapacityChange) {
 }
 
 /// Commands of transcripts.
-pub fn told(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
+pub fn parse_command(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, String> {
     let command = match (verb, rest) {
-        ("resource", [name, lease, changes @ ..]) => told_set(name, lease, changes)?,
+        ("resource", [name, lease, changes @ ..]) => parse_set(name, lease, changes)?,
         ("delete-resource", [name]) => {
             let (namespace, name) = name.split_once('/').ok_or("NAMESPACE/NAME")?;
             Command::Delete { namespace: token(namespace), name: token(name) }
@@ -109,7 +109,7 @@ pub fn told(verb: &str, rest: &[&str]) -> Result<Option<command::Command>, Strin
 }
 
 /// `m1:+2`, `m1:-1`, `m1:unbounded`, `m1:gone`.
-fn told_set(name: &str, lease: &str, changes: &[&str]) -> Result<Command, String> {
+fn parse_set(name: &str, lease: &str, changes: &[&str]) -> Result<Command, String> {
     let (namespace, name) = name.split_once('/').ok_or("NAMESPACE/NAME")?;
     let span = lease.strip_prefix("for=").ok_or("for=SECONDSs")?;
     let change = |text: &&str| {

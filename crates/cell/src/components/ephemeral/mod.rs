@@ -83,7 +83,7 @@ impl TableRow for Capacity {
         }
     }
 
-    fn concerns(&self, rows: &Rows, machine: &Name) -> bool {
+    fn is_of_machine(&self, rows: &Rows, machine: &Name) -> bool {
         let row = rows.machines.get(self.machine.slot()).and_then(Option::as_ref);
         row.is_some_and(|row| row.spec.name == *machine)
     }

@@ -11,12 +11,12 @@ use crate::index::Index;
 use crate::invariant::Check;
 use crate::name::Token;
 use crate::named::{NamedAmount, ResourceName};
-use crate::sorted::SortedMap;
+use crate::sorted_map::SortedMap;
 use crate::state::State;
 use crate::table::{Key, Table};
 use crate::tables::{RowRef, TableName};
 use crate::time::Time;
-use crate::units::counted;
+use crate::units::pluralize;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
@@ -27,7 +27,7 @@ pub(crate) struct Tables {
     /// Whose a namespace is, and how many resources it has.
     pub namespaces: Index<Token, Namespace>,
     /// Resources by owner.
-    pub counts: Index<Option<UserId>, u64>,
+    pub resource_counts: Index<Option<UserId>, u64>,
     /// Where a resource is, and what it has there. Who has nothing is not here, as below.
     pub machines_of: SortedMap<ResourceId, SortedMap<MachineId, CapacityId>>,
     pub resources_on: SortedMap<MachineId, SortedMap<ResourceId, CapacityId>>,
@@ -61,12 +61,12 @@ impl Component for Tables {
     fn derive(state: &mut State) {
         let tables = &mut state.components.ephemeral;
         for (_, row) in tables.resources.clone().iter() {
-            tables.count_resource(row, true);
+            tables.account_resource(row, true);
         }
         let capacities = tables.capacities.clone();
         for id in (0..capacities.slots()).map(CapacityId::from_slot) {
             match capacities.get(id) {
-                Some(row) => tables.count_capacity(id, row, true),
+                Some(row) => tables.account_capacity(id, row, true),
                 None => drop(tables.vacant.insert(id, ())),
             }
         }
@@ -85,16 +85,16 @@ impl Component for Tables {
         context.expire_leases();
     }
 
-    fn held_by(&self, user: UserId) -> Option<String> {
-        let owned = self.counts.get(&Some(user)).copied().unwrap_or(0);
-        (owned > 0).then(|| format!("owns {}", counted(owned, "ephemeral resource")))
+    fn blocks_user_removal(&self, user: UserId) -> Option<String> {
+        let owned = self.resource_counts.get(&Some(user)).copied().unwrap_or(0);
+        (owned > 0).then(|| format!("owns {}", pluralize(owned, "ephemeral resource")))
     }
 
     fn forget_machine(&mut self, machine: MachineId) {
         self.clear_machine(machine);
     }
 
-    fn ends_with(&self, row: RowRef) -> Option<RowRef> {
+    fn removed_with(&self, row: RowRef) -> Option<RowRef> {
         let is_capacity = row.table == TableName::Capacities;
         let capacity = is_capacity.then(|| self.capacities.get(CapacityId(row.slot)))??;
         Some(capacity.machine.into())
@@ -155,7 +155,7 @@ impl State {
     pub fn named_capacity(&self, machine: MachineId, name: &ResourceName) -> u64 {
         let found = match name.namespace {
             Some(_) => self.resource_named(name).and_then(|id| self.capacity_of(id, machine)),
-            None => self.machines.get(machine).map(|row| row.given_capacity(name)),
+            None => self.machines.get(machine).map(|row| row.configured_capacity(name)),
         };
         found.unwrap_or(0)
     }

@@ -12,14 +12,14 @@ use serde_json::Value;
 /// The value of this line, as far as its type can tell.
 pub(super) fn parse<T: DeserializeOwned>(line: usize, text: &str) -> Result<T, TextError> {
     serde_json::from_str(text).map_err(|error| {
-        let said = error.to_string();
-        let why = said.rsplit_once(" at line ").map_or(said.as_str(), |(why, _)| why);
+        let message = error.to_string();
+        let why = message.rsplit_once(" at line ").map_or(message.as_str(), |(why, _)| why);
         TextError::Line { line, field: path_at(text, error.column(), why), why: why.to_owned() }
     })
 }
 
 /// Whether all that stands in this line, or in one field of it, is what was read.
-pub(super) fn compare<T: Serialize>(
+pub(super) fn check_round_trip<T: Serialize>(
     line: usize,
     text: &str,
     within: Option<&str>,
@@ -30,41 +30,45 @@ pub(super) fn compare<T: Serialize>(
     let wrong = |field: String, why: String| TextError::Line { line, field, why };
     let read =
         serde_json::to_value(value).map_err(|error| wrong(path.to_owned(), error.to_string()))?;
-    match differing(given, &read, path.to_owned()) {
+    match first_difference(given, &read, path.to_owned()) {
         None => Ok(()),
         Some((field, why)) => Err(wrong(field, why)),
     }
 }
 
 /// The first field that is in one and not in the other.
-fn differing(given: &Value, read: &Value, path: String) -> Option<(String, String)> {
+fn first_difference(given: &Value, read: &Value, path: String) -> Option<(String, String)> {
     match (given, read) {
         (Value::Object(given), Value::Object(read)) => {
             if let Some(key) = given.keys().find(|key| !read.contains_key(*key)) {
                 let mut known: Vec<&str> = read.keys().map(String::as_str).collect();
                 known.sort_unstable();
                 let why = format!("is not known here; allowed: {}", known.join(", "));
-                return Some((below(&path, key), why));
+                return Some((child_path(&path, key), why));
             }
             if let Some(key) = read.keys().find(|key| !given.contains_key(*key)) {
-                return Some((below(&path, key), "is missing; allowed: null for none".into()));
+                return Some((child_path(&path, key), "is missing; allowed: null for none".into()));
             }
-            given.iter().find_map(|(key, value)| differing(value, &read[key], below(&path, key)))
+            given.iter().find_map(|(key, value)| {
+                first_difference(value, &read[key], child_path(&path, key))
+            })
         }
         (Value::Array(given), Value::Array(read)) => {
             let mut pairs = given.iter().zip(read).enumerate();
-            pairs.find_map(|(at, (given, read))| differing(given, read, format!("{path}[{at}]")))
+            pairs.find_map(|(at, (given, read))| {
+                first_difference(given, read, format!("{path}[{at}]"))
+            })
         }
         _ => None,
     }
 }
 
-fn below(path: &str, key: &str) -> String {
+fn child_path(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 /// What a value is in, on the way to a place in the text.
-enum Inside {
+enum Nesting {
     Object { key: Option<String>, is_key: bool },
     Array(usize),
 }
@@ -72,27 +76,27 @@ enum Inside {
 /// The field that stands at this column, counted from 1.
 fn path_at(text: &str, column: usize, why: &str) -> String {
     let bytes = text.as_bytes();
-    let mut inside: Vec<Inside> = Vec::new();
+    let mut nesting: Vec<Nesting> = Vec::new();
     let mut at = 0;
     // The last byte that was read may be the end of what the value is in.
     while at + 1 < column.min(bytes.len()) {
         match bytes[at] {
-            b'{' => inside.push(Inside::Object { key: None, is_key: true }),
-            b'[' => inside.push(Inside::Array(0)),
-            b'}' | b']' => drop(inside.pop()),
+            b'{' => nesting.push(Nesting::Object { key: None, is_key: true }),
+            b'[' => nesting.push(Nesting::Array(0)),
+            b'}' | b']' => drop(nesting.pop()),
             b':' => {
-                if let Some(Inside::Object { is_key, .. }) = inside.last_mut() {
+                if let Some(Nesting::Object { is_key, .. }) = nesting.last_mut() {
                     *is_key = false;
                 }
             }
-            b',' => match inside.last_mut() {
-                Some(Inside::Object { is_key, .. }) => *is_key = true,
-                Some(Inside::Array(index)) => *index += 1,
+            b',' => match nesting.last_mut() {
+                Some(Nesting::Object { is_key, .. }) => *is_key = true,
+                Some(Nesting::Array(index)) => *index += 1,
                 None => {}
             },
             b'"' => {
-                let end = closing(bytes, at + 1);
-                if let Some(Inside::Object { key, is_key: true }) = inside.last_mut() {
+                let end = closing_quote(bytes, at + 1);
+                if let Some(Nesting::Object { key, is_key: true }) = nesting.last_mut() {
                     *key = text.get(at + 1..end).map(str::to_owned);
                 }
                 at = end;
@@ -103,19 +107,19 @@ fn path_at(text: &str, column: usize, why: &str) -> String {
     }
     // A list of the wrong length is wrong as a whole.
     if why.starts_with("invalid length") {
-        inside.pop();
+        nesting.pop();
     }
     // What is missing is missing from the object, not from the last of its fields.
     if why.starts_with("missing field")
-        && let Some(Inside::Object { key, .. }) = inside.last_mut()
+        && let Some(Nesting::Object { key, .. }) = nesting.last_mut()
     {
         *key = None;
     }
-    shown(&inside)
+    path_text(&nesting)
 }
 
 /// Where the text in quotes ends whose first byte is at `from`.
-fn closing(bytes: &[u8], from: usize) -> usize {
+fn closing_quote(bytes: &[u8], from: usize) -> usize {
     let mut is_escaped = false;
     let rest = bytes.iter().enumerate().skip(from);
     let mut quotes = rest.filter(|(_, byte)| {
@@ -126,11 +130,11 @@ fn closing(bytes: &[u8], from: usize) -> usize {
     quotes.next().map_or(bytes.len(), |(at, _)| at)
 }
 
-fn shown(inside: &[Inside]) -> String {
-    let path = inside.iter().fold(String::new(), |path, step| match step {
-        Inside::Object { key: Some(key), .. } => below(&path, key),
-        Inside::Object { key: None, .. } => path,
-        Inside::Array(index) => format!("{path}[{index}]"),
+fn path_text(nesting: &[Nesting]) -> String {
+    let path = nesting.iter().fold(String::new(), |path, step| match step {
+        Nesting::Object { key: Some(key), .. } => child_path(&path, key),
+        Nesting::Object { key: None, .. } => path,
+        Nesting::Array(index) => format!("{path}[{index}]"),
     });
     if path.is_empty() { "the line".to_owned() } else { path }
 }
@@ -157,7 +161,7 @@ mod tests {
 
     fn whole(text: &str) -> Result<Sample, TextError> {
         let sample = parse(7, text)?;
-        compare(7, text, None, &sample).map(|()| sample)
+        check_round_trip(7, text, None, &sample).map(|()| sample)
     }
 
     #[track_caller]

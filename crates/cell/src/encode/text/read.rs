@@ -1,11 +1,11 @@
 //! Text that was mended, back into a state: each line by itself, then the tables with their ids,
 //! then everything that the loader asks of a checkpoint.
 
-use super::fields::{compare, parse};
-use super::{End, Head, Line, Place, Slots, TableName, VERSION, WindowRow};
+use super::fields::{check_round_trip, parse};
+use super::{End, Head, Line, LogPosition, Slots, TableName, VERSION, WindowRow};
 use crate::command::Actor;
 use crate::encode::{LoadError, Rows};
-use crate::replay::Window;
+use crate::replay_windows::ReplayWindow;
 use crate::state::State;
 use crate::tables::each_table;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,7 @@ pub enum TextError {
     Cut,
     #[error("line {line}: {field}: {why}")]
     Line { line: usize, field: String, why: String },
-    #[error("{}{why}", shown(.line))]
+    #[error("{}{why}", line_prefix(.line))]
     State {
         /// Of the row that it names.
         line: Option<usize>,
@@ -32,7 +32,7 @@ pub enum TextError {
     },
 }
 
-fn shown(line: &Option<usize>) -> String {
+fn line_prefix(line: &Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!("line {line}: "))
 }
 
@@ -41,8 +41,8 @@ fn shown(line: &Option<usize>) -> String {
 const MAX_DROPPED: u64 = 1_000_000;
 
 /// A state from text, and what is known of the mending.
-pub struct Mended {
-    pub place: Place,
+pub struct RepairedState {
+    pub position: LogPosition,
     pub state: State,
     /// Rows whose lines were taken out. Windows have no ids: which of them it was is not known.
     pub dropped: Vec<(TableName, u32)>,
@@ -54,40 +54,40 @@ pub struct Mended {
 ///
 /// # Errors
 /// The first line that is wrong, or the first invariant that the rows break.
-pub fn read(text: &str) -> Result<Mended, TextError> {
+pub fn read(text: &str) -> Result<RepairedState, TextError> {
     let mut lines = (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let (number, line) = lines.next().ok_or(TextError::Empty)?;
     let head: Head = parse(number, line)?;
-    compare(number, line, None, &head)?;
+    check_round_trip(number, line, None, &head)?;
     check_head(number, &head)?;
-    let mut found = Found::default();
+    let mut found = ParsedTables::default();
     let mut end = None;
     for (number, line) in lines {
         if let Some(end) = end {
             let why = format!("is after the end mark in line {end}; allowed: nothing");
             return Err(TextError::Line { line: number, field: "the line".into(), why });
         }
-        match is_end(line) {
+        match is_end_line(line) {
             true => end = Some(number),
             false => found.take(number, line, &head.slots)?,
         }
     }
     end.ok_or(TextError::Cut)?;
     found.check_slots(number, &head.slots)?;
-    let place = Place { index: head.index, term: head.term };
-    let (rows, dropped, numbers) = found.finish(&head);
+    let position = LogPosition { index: head.index, term: head.term };
+    let (rows, dropped, numbers) = found.into_rows_and_lines(&head);
     let raised = Some(rows.attempt_floor).filter(|floor| *floor > head.attempt_floor);
-    let misnamed = misnamed(&rows, &numbers);
+    let wrong_name_error = wrong_name(&rows, &numbers);
     let state = rows.into_state().map_err(|why| {
         let line = line_of(&why, &numbers);
         TextError::State { line, why }
     })?;
     // Only now: of rows that contradict each other, that says more than what they are called.
-    misnamed.map_or(Ok(()), Err)?;
-    Ok(Mended { place, state, dropped, attempt_floor_raised_to: raised })
+    wrong_name_error.map_or(Ok(()), Err)?;
+    Ok(RepairedState { position, state, dropped, attempt_floor_raised_to: raised })
 }
 
-fn is_end(line: &str) -> bool {
+fn is_end_line(line: &str) -> bool {
     serde_json::from_str(line).is_ok_and(|End { end }| end)
 }
 
@@ -105,20 +105,20 @@ fn check_head(line: usize, head: &Head) -> Result<(), TextError> {
 }
 
 /// Lines by table and id, to say where a row is.
-type Numbers = BTreeMap<(TableName, u32), Given>;
+type LineNumbers = BTreeMap<(TableName, u32), LineInfo>;
 
 /// What a line says beside its row.
-struct Given {
+struct LineInfo {
     line: usize,
     name: Option<String>,
 }
 
 /// The first line that calls its row something else than the row itself does.
-fn misnamed(rows: &Rows, numbers: &Numbers) -> Option<TextError> {
+fn wrong_name(rows: &Rows, numbers: &LineNumbers) -> Option<TextError> {
     numbers.iter().find_map(|((table, id), given)| {
         let (name, found) = (given.name.as_ref()?, rows.name_of(*table, *id)?);
-        let (said, own) = (own_part(*table, name), own_part(*table, &found));
-        (said != own).then(|| {
+        let (given_name, own) = (own_part(*table, name), own_part(*table, &found));
+        (given_name != own).then(|| {
             let that = if own == found { "that" } else { "that at its end" };
             let why = format!("is {name:?}, and the row says {own:?}; allowed: {that}, or no name");
             TextError::Line { line: given.line, field: "name".into(), why }
@@ -140,15 +140,15 @@ macro_rules! found {
     ($($field:ident $variant:ident $word:literal ($id:ty, $row:ty)
         at $($place:ident).+;)*) => {
         #[derive(Default)]
-        struct Found {
-            $($field: Gathered<$row>,)*
-            windows: Vec<((Actor, u64), Window)>,
+        struct ParsedTables {
+            $($field: ParsedTable<$row>,)*
+            windows: Vec<((Actor, u64), ReplayWindow)>,
         }
 
-        impl Found {
+        impl ParsedTables {
             fn take(&mut self, number: usize, text: &str, slots: &Slots) -> Result<(), TextError> {
                 let table = table_of(number, text)?;
-                let at = At { table, number };
+                let at = TableLine { table, number };
                 match table {
                     $(TableName::$variant => self.$field.take(at, text, slots.$field),)*
                     TableName::Windows => self.take_window(at, text),
@@ -163,7 +163,7 @@ macro_rules! found {
                 ]
             }
 
-            fn into_rows(self, end: &mut Ending<'_>, slots: &Slots) -> Rows {
+            fn into_rows(self, end: &mut RowCollector<'_>, slots: &Slots) -> Rows {
                 Rows {
                     $($field: end.list(TableName::$variant, self.$field, slots.$field),)*
                     windows: self.windows,
@@ -177,16 +177,16 @@ each_table!(found);
 
 /// Which table a line is of, before its row is looked at.
 #[derive(Deserialize)]
-struct OfTable {
+struct TableTag {
     table: TableName,
 }
 
-impl Found {
-    fn take_window(&mut self, at: At, text: &str) -> Result<(), TextError> {
+impl ParsedTables {
+    fn take_window(&mut self, at: TableLine, text: &str) -> Result<(), TextError> {
         let line: Line<WindowRow> = line(at, text)?;
         let alone = line.id.is_none() && line.name.is_none() && line.vacant.is_none();
         let row = line.row.filter(|_| alone);
-        let row = row.ok_or_else(|| at.wrong("the line", "allowed: table and row"))?;
+        let row = row.ok_or_else(|| at.error("the line", "allowed: table and row"))?;
         self.windows.push(row.into_window());
         Ok(())
     }
@@ -206,9 +206,9 @@ impl Found {
         Ok(())
     }
 
-    fn finish(self, head: &Head) -> (Rows, Vec<(TableName, u32)>, Numbers) {
-        let (mut dropped, mut numbers) = (Vec::new(), Numbers::new());
-        let mut end = Ending { dropped: &mut dropped, numbers: &mut numbers };
+    fn into_rows_and_lines(self, head: &Head) -> (Rows, Vec<(TableName, u32)>, LineNumbers) {
+        let (mut dropped, mut numbers) = (Vec::new(), LineNumbers::new());
+        let mut end = RowCollector { dropped: &mut dropped, numbers: &mut numbers };
         let slots = &head.slots;
         let mut rows = Rows {
             level: head.level,
@@ -230,22 +230,22 @@ impl Found {
 }
 
 fn table_of(line: usize, text: &str) -> Result<TableName, TextError> {
-    parse(line, text).map(|OfTable { table }| table)
+    parse(line, text).map(|TableTag { table }| table)
 }
 
 /// A line of a table, for what is said of it.
 #[derive(Clone, Copy)]
-struct At {
+struct TableLine {
     table: TableName,
     number: usize,
 }
 
-impl At {
-    fn wrong(self, field: &str, why: impl ToString) -> TextError {
+impl TableLine {
+    fn error(self, field: &str, why: impl ToString) -> TextError {
         TextError::Line { line: self.number, field: field.to_owned(), why: why.to_string() }
     }
 
-    fn below(self, field: &str, id: u32, slots: u32) -> Result<(), TextError> {
+    fn check_id(self, field: &str, id: u32, slots: u32) -> Result<(), TextError> {
         if id < slots {
             return Ok(());
         }
@@ -255,59 +255,59 @@ impl At {
         };
         let table = self.table;
         let why = format!("is {id}; allowed: {allowed}, or more slots.{table} in the first line");
-        Err(self.wrong(field, why))
+        Err(self.error(field, why))
     }
 }
 
 /// A line of which everything is understood.
-fn line<T: DeserializeOwned + Serialize>(at: At, text: &str) -> Result<Line<T>, TextError> {
+fn line<T: DeserializeOwned + Serialize>(at: TableLine, text: &str) -> Result<Line<T>, TextError> {
     let line: Line<T> = parse(at.number, text)?;
     if let Some(row) = &line.row {
-        compare(at.number, text, Some("row"), row)?;
+        check_round_trip(at.number, text, Some("row"), row)?;
     }
     Ok(line)
 }
 
 /// One table: rows by id with the line of each, and ids without a row.
-struct Gathered<T> {
-    rows: BTreeMap<u32, (Given, T)>,
+struct ParsedTable<T> {
+    rows: BTreeMap<u32, (LineInfo, T)>,
     /// By the first id: the last one, and the line.
     vacant: BTreeMap<u32, (u32, usize)>,
 }
 
-impl<T> Default for Gathered<T> {
+impl<T> Default for ParsedTable<T> {
     fn default() -> Self {
-        Gathered { rows: BTreeMap::new(), vacant: BTreeMap::new() }
+        ParsedTable { rows: BTreeMap::new(), vacant: BTreeMap::new() }
     }
 }
 
-impl<T: DeserializeOwned + Serialize> Gathered<T> {
-    fn take(&mut self, at: At, text: &str, slots: u32) -> Result<(), TextError> {
+impl<T: DeserializeOwned + Serialize> ParsedTable<T> {
+    fn take(&mut self, at: TableLine, text: &str, slots: u32) -> Result<(), TextError> {
         let line: Line<T> = line(at, text)?;
         match (line.id, line.name, line.vacant, line.row) {
             (Some(id), name, None, Some(row)) => {
-                at.below("id", id, slots)?;
+                at.check_id("id", id, slots)?;
                 if let Some(other) = self.line_of(id) {
-                    return Err(at.wrong("id", format!("{id} is in line {other} already")));
+                    return Err(at.error("id", format!("{id} is in line {other} already")));
                 }
-                self.rows.insert(id, (Given { line: at.number, name }, row));
+                self.rows.insert(id, (LineInfo { line: at.number, name }, row));
                 Ok(())
             }
             (None, None, Some((from, to)), None) => {
-                at.below("vacant", to, slots)?;
+                at.check_id("vacant", to, slots)?;
                 if from > to {
                     let why = format!("from {from} to {to}; allowed: the smaller one first");
-                    return Err(at.wrong("vacant", why));
+                    return Err(at.error("vacant", why));
                 }
                 let taken = self.rows.range(from..=to).next().map(|(_, (other, _))| other.line);
                 if let Some(other) = taken.or_else(|| self.vacant_in(from, to)) {
                     let why = format!("{from} to {to} are in line {other} in part");
-                    return Err(at.wrong("vacant", why));
+                    return Err(at.error("vacant", why));
                 }
                 self.vacant.insert(from, (to, at.number));
                 Ok(())
             }
-            _ => Err(at.wrong("the line", "allowed: an id and its row, or vacant alone")),
+            _ => Err(at.error("the line", "allowed: an id and its row, or vacant alone")),
         }
     }
 
@@ -328,14 +328,14 @@ impl<T: DeserializeOwned + Serialize> Gathered<T> {
     }
 }
 
-struct Ending<'a> {
+struct RowCollector<'a> {
     dropped: &'a mut Vec<(TableName, u32)>,
-    numbers: &'a mut Numbers,
+    numbers: &'a mut LineNumbers,
 }
 
-impl Ending<'_> {
-    fn list<T>(&mut self, table: TableName, found: Gathered<T>, slots: u32) -> Vec<Option<T>> {
-        let Gathered { mut rows, vacant } = found;
+impl RowCollector<'_> {
+    fn list<T>(&mut self, table: TableName, found: ParsedTable<T>, slots: u32) -> Vec<Option<T>> {
+        let ParsedTable { mut rows, vacant } = found;
         let mut list = Vec::new();
         for id in 0..slots {
             let row = rows.remove(&id).map(|(given, row)| {
@@ -353,10 +353,10 @@ impl Ending<'_> {
 }
 
 /// The line of the row that is complained about.
-fn line_of(why: &LoadError, numbers: &Numbers) -> Option<usize> {
+fn line_of(why: &LoadError, numbers: &LineNumbers) -> Option<usize> {
     let row = match why {
         LoadError::BadRow { row, .. } => row,
-        LoadError::Broken(violation) => &violation.row,
+        LoadError::InvariantViolated(violation) => &violation.row,
         _ => return None,
     };
     TableName::ALL.iter().find_map(|table| {

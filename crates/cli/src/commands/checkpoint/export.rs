@@ -4,11 +4,11 @@
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{aside, print, say};
+use crate::output::{print, print_notice, print_prose};
 use cellwright_cell::encode::Rows;
-use cellwright_cell::encode::text::{self, Pick, Place, TableName};
+use cellwright_cell::encode::text::{self, LogPosition, RowFilter, TableName};
 use cellwright_cell::name::{JobKey, Name};
-use cellwright_identity::private::write_private;
+use cellwright_identity::private_files::write_private;
 use cellwright_master::checkpoint;
 use clap::Args;
 use std::io;
@@ -26,11 +26,11 @@ pub struct ExportArgs {
 
     /// Rows of this table alone: users, machines, jobs, tasks, …; a word that is none of them is
     /// answered with all
-    #[arg(long, value_name = "TABLE", value_parser = table)]
+    #[arg(long, value_name = "TABLE", value_parser = parse_table)]
     table: Option<TableName>,
 
     /// The rows of this job and its tasks alone
-    #[arg(long, value_name = "USER/JOB", value_parser = parse::job)]
+    #[arg(long, value_name = "USER/JOB", value_parser = parse::job_key)]
     job: Option<JobKey>,
 
     /// The row of this machine and those of what is on it alone
@@ -38,7 +38,7 @@ pub struct ExportArgs {
     machine: Option<Name>,
 }
 
-fn table(text: &str) -> Result<TableName, String> {
+fn parse_table(text: &str) -> Result<TableName, String> {
     let found = TableName::ALL.into_iter().find(|table| table.to_string() == text);
     found.ok_or_else(|| format!("allowed: {}", TableName::ALL.map(|t| t.to_string()).join(", ")))
 }
@@ -46,64 +46,69 @@ fn table(text: &str) -> Result<TableName, String> {
 impl ExportArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let (header, rows, fault) = checkpoint::read_rows(&self.file)
-            .map_err(|error| Failure::work(&error, "take another one: cell checkpoint ls"))?;
+            .map_err(|error| Failure::from_error(&error, "take another one: cell checkpoint ls"))?;
         if let Some(why) = fault {
-            aside(&format!("note: no master takes it as it is: {why}"));
+            print_notice(&format!("note: no master takes it as it is: {why}"));
         }
-        let place = Place { index: header.index, term: header.term };
-        let pick = Pick { table: self.table, job: self.job, machine: self.machine };
-        is_there(&self.file, place, &rows, &pick)?;
-        let written = text::write(place, &rows, &pick);
+        let position = LogPosition { index: header.index, term: header.term };
+        let pick = RowFilter { table: self.table, job: self.job, machine: self.machine };
+        check_rows_exist(&self.file, position, &rows, &pick)?;
+        let rows_text = text::write(position, &rows, &pick);
         let Some(out) = self.out else {
-            print(&written)?;
+            print(&rows_text)?;
             return Ok(Success::Done);
         };
-        let shown = out.display().to_string();
-        write_new(&out, &written)?;
-        let lines = format::counted(written.lines().count() as u64, "line");
-        let next = match pick == Pick::default() {
-            true => format!("mend it, then: cell checkpoint import {shown} --out FILE"),
+        let path_text = out.display().to_string();
+        write_new_file(&out, &rows_text)?;
+        let lines = format::pluralize(rows_text.lines().count() as u64, "line");
+        let next = match pick == RowFilter::default() {
+            true => format!("mend it, then: cell checkpoint import {path_text} --out FILE"),
             false => "this is a part, to be read; the whole can be mended".to_owned(),
         };
-        say(&format!("{lines} in {shown}\nnext: {next}\n"))?;
+        print_prose(&format!("{lines} in {path_text}\nnext: {next}\n"))?;
         Ok(Success::Done)
     }
 }
 
 /// Whoever types a name wrong must not take the head alone for all there is of it. A table without
 /// rows, or a job without tasks on a machine, is an answer.
-fn is_there(file: &Path, place: Place, rows: &Rows, pick: &Pick) -> Result<(), Failure> {
-    let has = |pick: &Pick| text::write(place, rows, pick).lines().nth(1).is_some();
-    let lacks = |what: String, table: TableName| {
+fn check_rows_exist(
+    file: &Path,
+    position: LogPosition,
+    rows: &Rows,
+    pick: &RowFilter,
+) -> Result<(), Failure> {
+    let has = |pick: &RowFilter| text::write(position, rows, pick).lines().nth(1).is_some();
+    let not_found = |row_name: String, table: TableName| {
         let file = file.display();
-        Failure::Work {
-            message: format!("there is no {what} in {file}"),
+        Failure::Operation {
+            message: format!("there is no {row_name} in {file}"),
             next: format!("see which there are: cell checkpoint export {file} --table {table}"),
         }
     };
     if let Some(job) = &pick.job
-        && !has(&Pick { job: Some(job.clone()), ..Pick::default() })
+        && !has(&RowFilter { job: Some(job.clone()), ..RowFilter::default() })
     {
-        return Err(lacks(format!("job {job}"), TableName::Jobs));
+        return Err(not_found(format!("job {job}"), TableName::Jobs));
     }
     if let Some(machine) = &pick.machine
-        && !has(&Pick { machine: Some(machine.clone()), ..Pick::default() })
+        && !has(&RowFilter { machine: Some(machine.clone()), ..RowFilter::default() })
     {
-        return Err(lacks(format!("machine {machine}"), TableName::Machines));
+        return Err(not_found(format!("machine {machine}"), TableName::Machines));
     }
     Ok(())
 }
 
 /// Specs of jobs have their secrets in them, so nobody else may read it; and what is there may be
 /// an export that somebody has half mended.
-fn write_new(out: &Path, text: &str) -> Result<(), Failure> {
-    let shown = out.display().to_string();
+fn write_new_file(out: &Path, text: &str) -> Result<(), Failure> {
+    let path_text = out.display().to_string();
     write_private(out, text.as_bytes()).map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => Failure::Work {
-            message: format!("{shown} is there already and is not overwritten"),
+        io::ErrorKind::AlreadyExists => Failure::Operation {
+            message: format!("{path_text} is there already and is not overwritten"),
             next: "choose another file for --out".into(),
         },
-        _ => Failure::Write { what: shown, source },
+        _ => Failure::Write { what: path_text, source },
     })
 }
 
@@ -116,35 +121,36 @@ mod tests {
     #[test]
     fn what_is_not_in_the_checkpoint_is_named() {
         let rows = Rows::of(&State::default());
-        let place = Place { index: 1, term: 1 };
-        let said = |pick: Pick| is_there(Path::new("f.ckpt"), place, &rows, &pick);
-        let job = Pick { job: Some(parse::job("admin/stcuk").unwrap()), ..Pick::default() };
-        let machine = Pick { machine: Some(Name::new("n9").unwrap()), ..Pick::default() };
-        for (pick, what, table) in
+        let position = LogPosition { index: 1, term: 1 };
+        let check = |pick: RowFilter| check_rows_exist(Path::new("f.ckpt"), position, &rows, &pick);
+        let job =
+            RowFilter { job: Some(parse::job_key("admin/stcuk").unwrap()), ..RowFilter::default() };
+        let machine = RowFilter { machine: Some(Name::new("n9").unwrap()), ..RowFilter::default() };
+        for (pick, row_name, table) in
             [(job, "job admin/stcuk", "jobs"), (machine, "machine n9", "machines")]
         {
-            match said(pick).unwrap_err() {
-                Failure::Work { message, next } => {
-                    assert_eq!(message, format!("there is no {what} in f.ckpt"));
+            match check(pick).unwrap_err() {
+                Failure::Operation { message, next } => {
+                    assert_eq!(message, format!("there is no {row_name} in f.ckpt"));
                     assert!(next.ends_with(&format!("export f.ckpt --table {table}")), "{next}");
                 }
                 other => panic!("{other:?}"),
             }
         }
-        let table = Pick { table: Some(TableName::Blobs), ..Pick::default() };
-        assert!(said(table).is_ok() && said(Pick::default()).is_ok());
+        let table = RowFilter { table: Some(TableName::Blobs), ..RowFilter::default() };
+        assert!(check(table).is_ok() && check(RowFilter::default()).is_ok());
     }
 
     #[test]
     fn an_export_is_for_its_owner_alone_and_overwrites_nothing() {
         let name = format!("cell-export-{}.jsonl", std::process::id());
         let out = std::env::temp_dir().join(name);
-        write_new(&out, "first").unwrap();
-        let again = write_new(&out, "second").unwrap_err().to_string();
+        write_new_file(&out, "first").unwrap();
+        let again = write_new_file(&out, "second").unwrap_err().to_string();
         let mode = std::fs::metadata(&out).unwrap().permissions().mode() & 0o777;
-        let left = std::fs::read_to_string(&out).unwrap();
+        let content = std::fs::read_to_string(&out).unwrap();
         std::fs::remove_file(&out).unwrap();
-        assert_eq!((mode, left.as_str()), (0o600, "first"));
+        assert_eq!((mode, content.as_str()), (0o600, "first"));
         assert!(again.contains(&out.display().to_string()), "{again}");
     }
 }

@@ -5,10 +5,10 @@ use super::show;
 use crate::commands::Success;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::say;
-use cellwright_cell::encode::text::{self, Mended, TableName, TextError};
+use crate::output::print_prose;
+use cellwright_cell::encode::text::{self, RepairedState, TableName, TextError};
 use cellwright_master::checkpoint::{self, Header};
-use cellwright_master::replicated::View;
+use cellwright_master::replicated_state::View;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -28,45 +28,48 @@ pub struct ImportArgs {
 
 impl ImportArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        let shown = self.file.display().to_string();
-        let read = std::fs::read_to_string(&self.file).map_err(|error| Failure::Work {
-            message: format!("{shown}: {error}"),
+        let path_text = self.file.display().to_string();
+        let read = std::fs::read_to_string(&self.file).map_err(|error| Failure::Operation {
+            message: format!("{path_text}: {error}"),
             next: "name what `cell checkpoint export FILE --out …` wrote".into(),
         })?;
-        let Mended { place, state, dropped, attempt_floor_raised_to } =
-            text::read(&read).map_err(|error| refused(&shown, &error))?;
-        let mut view = View { state, index: place.index, term: place.term, era: 0 };
+        let RepairedState { position: place, state, dropped, attempt_floor_raised_to } =
+            text::read(&read).map_err(|error| import_failure(&path_text, &error))?;
+        let mut view = View { state, index: place.index, term: place.term, log_epoch: 0 };
         let header = Header::of(&mut view);
-        say("every rule of the cell holds\n")?;
-        say(&taken_out(&dropped))?;
+        print_prose("every rule of the cell holds\n")?;
+        print_prose(&dropped_rows_text(&dropped))?;
         if let Some(floor) = attempt_floor_raised_to {
-            say(&format!("attempts of new tasks begin at {floor}, above those of the old\n"))?;
+            print_prose(&format!(
+                "attempts of new tasks begin at {floor}, above those of the old\n"
+            ))?;
         }
-        say(&show::as_text(&header, &view.state))?;
+        print_prose(&show::as_text(&header, &view.state))?;
         let next = match &self.out {
-            None => format!("cell checkpoint import {shown} --out FILE"),
+            None => format!("cell checkpoint import {path_text} --out FILE"),
             Some(out) => {
-                checkpoint::write(&view, out)
-                    .map_err(|error| Failure::work(&error, "choose another file for --out"))?;
+                checkpoint::write(&view, out).map_err(|error| {
+                    Failure::from_error(&error, "choose another file for --out")
+                })?;
                 format!("cell checkpoint restore {} --config FILE", out.display())
             }
         };
-        say(&format!("next: {next}\n"))?;
+        print_prose(&format!("next: {next}\n"))?;
         Ok(Success::Done)
     }
 }
 
-fn refused(file: &str, error: &TextError) -> Failure {
+fn import_failure(file: &str, error: &TextError) -> Failure {
     let next = match error {
         TextError::Line { .. } | TextError::Empty => "correct that line, then run it again",
         TextError::Cut => "take all of the export, or export the checkpoint again",
         TextError::State { .. } => "correct the rows that are named, then run it again",
     };
-    Failure::Work { message: format!("{file}: {error}"), next: next.into() }
+    Failure::Operation { message: format!("{file}: {error}"), next: next.into() }
 }
 
 /// `3 rows were taken out: 1 of jobs, 2 of tasks`.
-fn taken_out(dropped: &[(TableName, u32)]) -> String {
+fn dropped_rows_text(dropped: &[(TableName, u32)]) -> String {
     if dropped.is_empty() {
         return String::new();
     }
@@ -75,5 +78,5 @@ fn taken_out(dropped: &[(TableName, u32)]) -> String {
         (count > 0).then(|| format!("{} of {table}", format::count(count as u64)))
     });
     let (all, tables) = (dropped.len() as u64, tables.collect::<Vec<_>>().join(", "));
-    format!("{} taken out: {tables}\n", format::counted(all, "row"))
+    format!("{} taken out: {tables}\n", format::pluralize(all, "row"))
 }

@@ -3,15 +3,15 @@
 //! The log has requests and no verdicts: those follow from the state, so they are worked out again
 //! by replaying, which is also what shows that they can be.
 
-use super::past::{PastArgs, note_unsure};
+use super::log_source::{LogSourceArgs, note_uncommitted};
 use crate::commands::{Success, parse};
 use crate::failure::Failure;
-use crate::output::{Items, aside, print};
+use crate::output::{ItemStream, print, print_notice};
 use crate::{format, table};
-use cellwright_cell::command::{Became, Done, Entry, Request, Verdict};
+use cellwright_cell::command::{ApplyOutcome, Done, Entry, Request, Verdict};
 use cellwright_master::audit::describe;
-use cellwright_master::checkpoint::Target;
-use cellwright_master::past::{Past, Placed, What};
+use cellwright_master::checkpoint::ReplayTarget;
+use cellwright_master::log_replay::{LogReplayer, ReplayedContent, ReplayedEntry};
 use cellwright_store::Peer;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Form {
+enum LogFormat {
     /// For people.
     Table,
     /// The same: a table of entries is as wide as they are.
@@ -37,12 +37,12 @@ enum Form {
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// The first log index to show, or the time to begin with
-    #[arg(long, value_name = "INDEX|TIME", value_parser = parse::place)]
-    from: Option<Target>,
+    #[arg(long, value_name = "INDEX|TIME", value_parser = parse::log_position)]
+    from: Option<ReplayTarget>,
 
     /// The last log index to show, or the time to end with
-    #[arg(long, value_name = "INDEX|TIME", value_parser = parse::place)]
-    to: Option<Target>,
+    #[arg(long, value_name = "INDEX|TIME", value_parser = parse::log_position)]
+    to: Option<ReplayTarget>,
 
     /// With json, yaml and jsonl: every request in full, with its verdict
     #[arg(long)]
@@ -53,136 +53,140 @@ pub struct LogArgs {
     base: Option<PathBuf>,
 
     #[command(flatten)]
-    past: PastArgs,
+    past: LogSourceArgs,
 
     /// A table for people, or JSON for programs
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Form,
+    output: LogFormat,
 }
 
 impl LogArgs {
     pub fn run(self) -> Result<Success, Failure> {
-        let unable = match self.output {
-            Form::Table | Form::Wide => Some("a table"),
-            Form::Name => Some("names"),
-            Form::Json | Form::Yaml | Form::Jsonl => None,
+        let unsupported = match self.output {
+            LogFormat::Table | LogFormat::Wide => Some("a table"),
+            LogFormat::Name => Some("names"),
+            LogFormat::Json | LogFormat::Yaml | LogFormat::Jsonl => None,
         };
-        if let Some(what) = unable.filter(|_| self.full) {
+        if let Some(format_name) = unsupported.filter(|_| self.full) {
             return Err(Failure::Usage {
-                message: format!("--full has no effect on {what}"),
+                message: format!("--full has no effect on {format_name}"),
                 next: "add -o jsonl, or leave out --full".into(),
             });
         }
         let past = self.past.open(self.base.as_deref())?;
-        let from = self.first(&past)?;
+        let from = self.first_index(&past)?;
         self.print(&past, from)?;
-        note_unsure(&past, past.next().saturating_sub(1).min(self.last()));
+        note_uncommitted(&past, past.next().saturating_sub(1).min(self.last_index()));
         Ok(Success::Done)
     }
 
     /// A time to begin with is found by its entries, which are in order of time.
-    fn first(&self, past: &Past) -> Result<u64, Failure> {
+    fn first_index(&self, past: &LogReplayer) -> Result<u64, Failure> {
         match self.from {
             None => Ok(past.first()),
-            Some(Target::Time(_)) => Ok(past.first()),
-            Some(Target::Index(index)) if index < past.first() => Err(Failure::Work {
+            Some(ReplayTarget::Time(_)) => Ok(past.first()),
+            Some(ReplayTarget::Index(index)) if index < past.first() => Err(Failure::Operation {
                 message: format!(
                     "entry {index} is no longer in the log: it begins at {}",
                     past.first()
                 ),
                 next: format!("the same with --from {}", past.first()),
             }),
-            Some(Target::Index(index)) if index >= past.next() => Err(Failure::Work {
+            Some(ReplayTarget::Index(index)) if index >= past.next() => Err(Failure::Operation {
                 message: format!("entry {index} is not in the log: it ends before {}", past.next()),
                 next: "choose an earlier --from".into(),
             }),
-            Some(Target::Index(index)) => Ok(index),
+            Some(ReplayTarget::Index(index)) => Ok(index),
         }
     }
 
-    fn last(&self) -> u64 {
+    fn last_index(&self) -> u64 {
         match self.to {
-            Some(Target::Index(index)) => index,
+            Some(ReplayTarget::Index(index)) => index,
             _ => u64::MAX,
         }
     }
 
-    fn print(&self, past: &Past, from: u64) -> Result<(), Failure> {
-        let mut items = Items::new(false)?;
-        let is_table = matches!(self.output, Form::Table | Form::Wide);
+    fn print(&self, past: &LogReplayer, from: u64) -> Result<(), Failure> {
+        let mut items = ItemStream::new(false)?;
+        let is_table = matches!(self.output, LogFormat::Table | LogFormat::Wide);
         let mut found = false;
-        past.entries(from, self.last(), |placed| {
-            if !self.wants(&placed) {
+        past.entries(from, self.last_index(), |log_entry| {
+            if !self.wants(&log_entry) {
                 return Ok(());
             }
             if is_table && !std::mem::replace(&mut found, true) {
-                print(&line(["index", "term", "time", "done", "refused"], "what"))?;
+                print(&format_columns(["index", "term", "time", "done", "refused"], "what"))?;
             }
             match self.output {
-                Form::Table | Form::Wide => print(&as_line(&placed)),
-                Form::Name => print(&format!("{}\n", placed.index)),
-                Form::Json | Form::Yaml | Form::Jsonl => items.add(&self.as_json(&placed)),
+                LogFormat::Table | LogFormat::Wide => print(&entry_line(&log_entry)),
+                LogFormat::Name => print(&format!("{}\n", log_entry.index)),
+                LogFormat::Json | LogFormat::Yaml | LogFormat::Jsonl => {
+                    items.add(&self.entry_json(&log_entry))
+                }
             }
         })?;
         if is_table {
             if !found {
                 let (first, next) = (past.first(), past.next());
-                aside(&format!("no such entries; the log reaches from {first} to before {next}"));
+                print_notice(&format!(
+                    "no such entries; the log reaches from {first} to before {next}"
+                ));
             }
             return Ok(());
         }
-        items.end()
+        items.finish()
     }
 
     /// Places without a time of their own go with an open end only.
-    fn wants(&self, placed: &Placed) -> bool {
-        let at = match &placed.what {
-            What::Requests { entry, .. } => Some(entry.now),
+    fn wants(&self, log_entry: &ReplayedEntry) -> bool {
+        let at = match &log_entry.content {
+            ReplayedContent::Requests { entry, .. } => Some(entry.now),
             _ => None,
         };
-        let begun = match self.from {
-            Some(Target::Time(from)) => at.is_some_and(|at| at.0 / 1000 >= from.0 / 1000),
+        let is_after_start = match self.from {
+            Some(ReplayTarget::Time(from)) => at.is_some_and(|at| at.0 / 1000 >= from.0 / 1000),
             _ => true,
         };
-        let ended = match self.to {
-            Some(Target::Time(to)) => at.is_none_or(|at| at > to),
+        let is_before_end = match self.to {
+            Some(ReplayTarget::Time(to)) => at.is_none_or(|at| at > to),
             _ => false,
         };
-        begun && !ended
+        is_after_start && !is_before_end
     }
 
-    fn as_json(&self, placed: &Placed) -> Value {
-        let Placed { index, term, is_agreed, what } = placed;
-        let mut shown = json!({ "index": index, "term": term, "agreed": is_agreed });
-        match what {
-            What::Blank => shown["kind"] = "new_leader".into(),
-            What::Members(members) => {
+    fn entry_json(&self, log_entry: &ReplayedEntry) -> Value {
+        let ReplayedEntry { index, term, is_committed: is_agreed, content: entry_kind } = log_entry;
+        let mut object = json!({ "index": index, "term": term, "agreed": is_agreed });
+        match entry_kind {
+            ReplayedContent::Blank => object["kind"] = "new_leader".into(),
+            ReplayedContent::Members(members) => {
                 let member = |(id, peer, votes): &(u64, Peer, bool)| {
                     let Peer { name, address } = peer;
                     json!({ "id": id, "name": name, "address": address, "votes": votes })
                 };
-                shown["kind"] = "members".into();
-                shown["members"] = members.iter().map(member).collect();
+                object["kind"] = "members".into();
+                object["members"] = members.iter().map(member).collect();
             }
-            What::Requests { entry, verdicts } => {
-                let counts = verdicts.as_deref().map(count);
-                shown["kind"] = "requests".into();
-                shown["at"] = json!(entry.now);
-                shown["commands"] = json!(names(entry));
-                shown["requests"] = entry.requests.len().into();
-                shown["done"] = json!(counts.map(|(done, _)| done));
-                shown["refused"] = json!(counts.map(|(_, refused)| refused));
+            ReplayedContent::Requests { entry, verdicts } => {
+                let counts = verdicts.as_deref().map(count_verdicts);
+                object["kind"] = "requests".into();
+                object["at"] = json!(entry.now);
+                object["commands"] = json!(count_commands(entry));
+                object["requests"] = entry.requests.len().into();
+                object["done"] = json!(counts.map(|(done, _)| done));
+                object["refused"] = json!(counts.map(|(_, refused)| refused));
                 if self.full {
-                    shown["all"] = in_full(entry, verdicts.as_deref());
+                    object["all"] = requests_json(entry, verdicts.as_deref());
                 }
             }
         }
-        shown
+        object
     }
 }
 
 /// How many of each command.
-fn names(entry: &Entry) -> BTreeMap<&'static str, u64> {
+fn count_commands(entry: &Entry) -> BTreeMap<&'static str, u64> {
     let mut names = BTreeMap::new();
     for request in &entry.requests {
         *names.entry(describe(&request.command).0).or_default() += 1;
@@ -190,40 +194,40 @@ fn names(entry: &Entry) -> BTreeMap<&'static str, u64> {
     names
 }
 
-fn count(verdicts: &[Verdict]) -> (usize, usize) {
-    let refused = verdicts.iter().filter(|verdict| verdict.is_err()).count();
-    (verdicts.len() - refused, refused)
+fn count_verdicts(verdicts: &[Verdict]) -> (usize, usize) {
+    let rejected = verdicts.iter().filter(|verdict| verdict.is_err()).count();
+    (verdicts.len() - rejected, rejected)
 }
 
-fn in_full(entry: &Entry, verdicts: Option<&[Verdict]>) -> Value {
-    let one = |(place, request): (usize, &Request)| {
-        let verdict = verdicts.and_then(|verdicts| verdicts.get(place));
-        let mut shown = json!(request);
+fn requests_json(entry: &Entry, verdicts: Option<&[Verdict]>) -> Value {
+    let request_json = |(position, request): (usize, &Request)| {
+        let verdict = verdicts.and_then(|verdicts| verdicts.get(position));
+        let mut object = json!(request);
         match verdict {
             None => {}
-            Some(Ok(done)) => shown["done"] = json!(done),
-            Some(Err(refusal)) => {
-                shown["refused"] = json!(refusal);
-                shown["why"] = refusal.to_string().into();
+            Some(Ok(done)) => object["done"] = json!(done),
+            Some(Err(rejection)) => {
+                object["refused"] = json!(rejection);
+                object["why"] = rejection.to_string().into();
             }
         }
-        shown
+        object
     };
-    entry.requests.iter().enumerate().map(one).collect()
+    entry.requests.iter().enumerate().map(request_json).collect()
 }
 
-fn line(columns: [&str; 5], what: &str) -> String {
-    let [index, term, time, done, refused] = columns;
-    let first = format!("{index:>8}  {term:>4}  {time:<24}  {done:>5}  {refused:>7}  ");
-    table::line(&first, "          ", what)
+fn format_columns(columns: [&str; 5], description: &str) -> String {
+    let [index, term, time, done, rejected] = columns;
+    let first = format!("{index:>8}  {term:>4}  {time:<24}  {done:>5}  {rejected:>7}  ");
+    table::wrap_for_terminal(&first, "          ", description)
 }
 
-fn as_line(placed: &Placed) -> String {
-    let (index, term) = (placed.index.to_string(), placed.term.to_string());
-    let plain = |what: &str| line([&index, &term, "", "", ""], what);
-    match &placed.what {
-        What::Blank => plain("a new leader"),
-        What::Members(members) => {
+fn entry_line(log_entry: &ReplayedEntry) -> String {
+    let (index, term) = (log_entry.index.to_string(), log_entry.term.to_string());
+    let plain = |description: &str| format_columns([&index, &term, "", "", ""], description);
+    match &log_entry.content {
+        ReplayedContent::Blank => plain("a new leader"),
+        ReplayedContent::Members(members) => {
             let member = |(_, peer, votes): &(u64, Peer, bool)| match votes {
                 true => peer.name.clone(),
                 false => format!("{} (follows)", peer.name),
@@ -231,26 +235,29 @@ fn as_line(placed: &Placed) -> String {
             let names: Vec<String> = members.iter().map(member).collect();
             plain(&format!("members {}", names.join(", ")))
         }
-        What::Requests { entry, verdicts } => {
-            let counts = verdicts.as_deref().map(count);
+        ReplayedContent::Requests { entry, verdicts } => {
+            let counts = verdicts.as_deref().map(count_verdicts);
             let number = |number: Option<usize>| number.map_or("?".into(), |n| n.to_string());
-            let (done, refused) = (number(counts.map(|c| c.0)), number(counts.map(|c| c.1)));
+            let (done, rejected) = (number(counts.map(|c| c.0)), number(counts.map(|c| c.1)));
             let time = format::utc_millis(entry.now);
-            line([&index, &term, &time, &done, &refused], &in_words(entry, verdicts.as_deref()))
+            format_columns(
+                [&index, &term, &time, &done, &rejected],
+                &requests_text(entry, verdicts.as_deref()),
+            )
         }
     }
 }
 
 /// One request is named with its object, many are counted.
-fn in_words(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
+fn requests_text(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
     match entry.requests.as_slice() {
         [] => "nothing".into(),
         [only] => {
             let (name, object) = describe(&only.command);
             let by = format!(" by {}", only.by);
             let why = match verdicts.and_then(|verdicts| verdicts.first()) {
-                Some(Err(refusal)) => format!(": {refusal}"),
-                Some(Ok(Done::Unchanged | Done::Job { became: Became::Unchanged, .. })) => {
+                Some(Err(rejection)) => format!(": {rejection}"),
+                Some(Ok(Done::Unchanged | Done::Job { became: ApplyOutcome::Unchanged, .. })) => {
                     ": was so already".into()
                 }
                 _ => String::new(),
@@ -263,7 +270,7 @@ fn in_words(entry: &Entry, verdicts: Option<&[Verdict]>) -> String {
                 1 => name.to_owned(),
                 _ => format!("{name} x{count}"),
             };
-            names(entry).into_iter().map(counted).collect::<Vec<_>>().join(", ")
+            count_commands(entry).into_iter().map(counted).collect::<Vec<_>>().join(", ")
         }
     }
 }
@@ -274,8 +281,8 @@ mod tests {
 
     #[test]
     fn every_form_of_other_commands_is_one_of_the_log_too() {
-        for form in crate::output::FORMS {
-            assert!(Form::from_str(form, false).is_ok(), "{form}");
+        for form in crate::output::OUTPUT_FORMATS {
+            assert!(LogFormat::from_str(form, false).is_ok(), "{form}");
         }
     }
 }

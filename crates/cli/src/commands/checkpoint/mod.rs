@@ -3,17 +3,17 @@
 mod export;
 mod import;
 mod log;
-mod past;
+mod log_source;
 mod replay;
 mod restore;
 mod show;
 
 use super::Success;
 use crate::args::OutputArgs;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::{Output, aside, print, print_json, say};
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::{Output, print, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::{format, table};
 use cellwright_api::types::{CheckpointView, One, Page};
 use clap::{Args, Subcommand};
@@ -62,10 +62,10 @@ pub struct SaveArgs {
 }
 
 impl Checkpoint {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
-            Checkpoint::Save(args) => args.save(reach),
-            Checkpoint::Ls(args) => args.list(reach),
+            Checkpoint::Save(args) => args.save(connection),
+            Checkpoint::Ls(args) => args.list(connection),
             Checkpoint::Show(args) => args.run(),
             Checkpoint::Replay(args) => args.run(),
             Checkpoint::Log(args) => args.run(),
@@ -77,16 +77,16 @@ impl Checkpoint {
 }
 
 impl SaveArgs {
-    fn save(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    fn save(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let none: Option<&()> = None;
-        let saved: One<CheckpointView> = ask(async {
-            Ok(cell.client.make(Method::POST, "/v1/checkpoints", none).await?.value)
+        let saved: One<CheckpointView> = block_on(async {
+            Ok(cell.client.create(Method::POST, "/v1/checkpoints", none).await?.value)
         })?;
         if self.output.output == Output::Table {
             let CheckpointView { replica, path, index, bytes, .. } = &saved.item;
             let (index, bytes) = (format::count(*index), format::bytes(*bytes));
-            say(&format!(
+            print_prose(&format!(
                 "saved on replica {replica}, index {index}, {bytes}:\n  {path}\n\
                  next: cell checkpoint show FILE, there; copy it to another place\n"
             ))?;
@@ -95,10 +95,10 @@ impl SaveArgs {
         self.print(&[saved.item])
     }
 
-    fn list(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    fn list(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let found: Page<CheckpointView> =
-            ask(async { Ok(cell.client.get("/v1/checkpoints").await?.value) })?;
+            block_on(async { Ok(cell.client.get("/v1/checkpoints").await?.value) })?;
         self.print(&found.items)
     }
 
@@ -106,7 +106,9 @@ impl SaveArgs {
         match self.output.output {
             Output::Json => print_json(&checkpoints)?,
             Output::Table if checkpoints.is_empty() => {
-                aside("no checkpoints on the replica that answers; next: cell checkpoint save");
+                print_notice(
+                    "no checkpoints on the replica that answers; next: cell checkpoint save",
+                );
             }
             Output::Table => {
                 let rows: Vec<Vec<String>> = checkpoints
@@ -124,8 +126,11 @@ impl SaveArgs {
                 if let Some(CheckpointView { replica, path, .. }) = checkpoints.last() {
                     // The place is told to those who may manage machines.
                     let folder = Path::new(path).parent();
-                    let place = folder.map(|folder| format!(", in {}", folder.display()));
-                    say(&format!("on replica {replica}{}\n", place.unwrap_or_default()))?;
+                    let location = folder.map(|folder| format!(", in {}", folder.display()));
+                    print_prose(&format!(
+                        "on replica {replica}{}\n",
+                        location.unwrap_or_default()
+                    ))?;
                 }
             }
         }

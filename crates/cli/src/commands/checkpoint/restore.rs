@@ -2,12 +2,12 @@
 
 use crate::commands::Success;
 use crate::failure::Failure;
-use crate::output::say;
-use crate::server::ask;
+use crate::output::print_prose;
+use crate::runtime::block_on;
 use cellwright_gateway::config::Config;
-use cellwright_gateway::serve::store_settings;
+use cellwright_gateway::serve::store_config;
 use cellwright_identity::files::IdentityFiles;
-use cellwright_identity::private::private_folder;
+use cellwright_identity::private_files::ensure_private_dir;
 use cellwright_master::checkpoint::{self, CheckpointError};
 use cellwright_store::{Peer, RealDisk};
 use clap::Args;
@@ -27,27 +27,27 @@ pub struct RestoreArgs {
 impl RestoreArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let failed = |error: &dyn std::error::Error| {
-            Failure::work(error, "correct what is named, then run it again")
+            Failure::from_error(error, "correct what is named, then run it again")
         };
         // First of all: without it, nothing else that is wrong is worth putting right.
         let (_, view) = checkpoint::read(&self.file)
-            .map_err(|error| Failure::work(&error, "take another one: cell checkpoint ls"))?;
+            .map_err(|error| Failure::from_error(&error, "take another one: cell checkpoint ls"))?;
         let config = Config::load(&self.config).map_err(|error| failed(&error))?;
-        refuse_leftovers(&config.data_dir)?;
-        let files = IdentityFiles::in_data(&config.data_dir);
+        check_no_leftovers(&config.data_dir)?;
+        let files = IdentityFiles::in_data_dir(&config.data_dir);
         let authority = match files.has_authority() {
-            true => Some(files.authority().map_err(|error| failed(&error))?.fingerprint()),
+            true => Some(files.load_authority().map_err(|error| failed(&error))?.fingerprint()),
             false => None,
         };
-        private_folder(&config.data_dir, 0o700).map_err(|error| failed(&error))?;
+        ensure_private_dir(&config.data_dir, 0o700).map_err(|error| failed(&error))?;
         let disk = RealDisk::open(&config.data_dir).map_err(|error| failed(&error))?;
         let me = Peer { name: config.name.to_string(), address: config.advertise.clone() };
-        let store = store_settings(&config, authority.as_deref());
-        let index = ask(async {
+        let store = store_config(&config, authority.as_deref());
+        let index = block_on(async {
             let made = checkpoint::restore(view, Arc::new(disk), (config.id, me), store).await;
             made.map_err(|error: CheckpointError| failed(&error))
         })?;
-        say(&format!(
+        print_prose(&format!(
             "cell {} is restored with one replica, {}, at log index {index}\n\
              next:\n  cell master start --config {}\n  cell token create --replica NAME\n",
             config.cell,
@@ -59,12 +59,12 @@ impl RestoreArgs {
 }
 
 /// A restored log begins anew, so the files of the old one must not be taken for its own.
-fn refuse_leftovers(data_dir: &Path) -> Result<(), Failure> {
-    let is_left = |name: &&&str| data_dir.join(name).exists();
-    match ["log", "snap", "events", "audit"].iter().find(is_left) {
+fn check_no_leftovers(data_dir: &Path) -> Result<(), Failure> {
+    let exists = |name: &&&str| data_dir.join(name).exists();
+    match ["log", "snap", "events", "audit"].iter().find(exists) {
         None => Ok(()),
-        Some(left) => Err(Failure::Work {
-            message: format!("{} holds a cell already: {left}", data_dir.display()),
+        Some(leftover) => Err(Failure::Operation {
+            message: format!("{} holds a cell already: {leftover}", data_dir.display()),
             next: "move log, snap, events and audit out of it, leave identity where it is".into(),
         }),
     }

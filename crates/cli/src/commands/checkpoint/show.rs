@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::{Output, print, print_json};
 use crate::{format, table};
 use cellwright_cell::state::State;
-use cellwright_master::checkpoint::{self, Counts, Header};
+use cellwright_master::checkpoint::{self, Header, StateCounts};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct ShowArgs {
 impl ShowArgs {
     pub fn run(self) -> Result<Success, Failure> {
         let (header, view) = checkpoint::read(&self.file)
-            .map_err(|error| Failure::work(&error, "take another one: cell checkpoint ls"))?;
+            .map_err(|error| Failure::from_error(&error, "take another one: cell checkpoint ls"))?;
         match self.output.output {
             Output::Json => print_json(&as_json(&header, &view.state))?,
             Output::Table => {
@@ -37,7 +37,7 @@ impl ShowArgs {
 
 /// Where a state stands and how much is in it, for programs.
 pub fn as_json(header: &Header, state: &State) -> Value {
-    let counts = Counts::of(state);
+    let counts = StateCounts::of(state);
     json!({
         "index": header.index,
         "term": header.term,
@@ -57,7 +57,7 @@ pub fn as_json(header: &Header, state: &State) -> Value {
 
 /// The same for people.
 pub fn as_text(header: &Header, state: &State) -> String {
-    let counts = Counts::of(state);
+    let counts = StateCounts::of(state);
     let list = [
         (counts.machines, "machine"),
         (counts.users, "user"),
@@ -71,15 +71,15 @@ pub fn as_text(header: &Header, state: &State) -> String {
     // What there is none of, everybody knows without being told.
     let some = list.iter().filter(|(count, _)| *count > 0);
     let some: Vec<String> =
-        some.map(|(count, noun)| format::counted(*count as u64, noun)).collect();
-    let place = [
+        some.map(|(count, noun)| format::pluralize(*count as u64, noun)).collect();
+    let position = [
         format!("log index {} of term {}", header.index, header.term),
         format::utc_millis(header.at),
         format!("hash {:016x}", header.hash),
     ];
-    let held = match some.is_empty() {
+    let counts_text = match some.is_empty() {
         true => "an empty cell\n".to_owned(),
-        false => table::listed("", "  ", &some),
+        false => table::wrap_list("", "  ", &some),
     };
-    format!("{}{held}", table::listed("", "  ", &place))
+    format!("{}{counts_text}", table::wrap_list("", "  ", &position))
 }

@@ -3,8 +3,8 @@
 mod status;
 
 use super::Success;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::reach::Reach;
 use clap::Subcommand;
 
 const EXAMPLES: &str = "\
@@ -24,10 +24,10 @@ pub enum Job {
 }
 
 impl Job {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
-            Job::Status(args) => args.run(reach),
-            Job::Stop(args) => args.run(reach),
+            Job::Status(args) => args.run(connection),
+            Job::Stop(args) => args.run(connection),
         }
     }
 }

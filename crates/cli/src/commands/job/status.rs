@@ -3,14 +3,14 @@
 use crate::args::{OutputArgs, WatchArgs};
 use crate::clock;
 use crate::commands::parse::name;
-use crate::commands::status::{read_job, show_list, shown_job};
-use crate::commands::target::{Typed, typed};
-use crate::commands::{Success, pages, select};
+use crate::commands::status::{print_jobs, read_job, shown_job};
+use crate::commands::target::{TargetArg, parse_target};
+use crate::commands::{Success, pagination, select};
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, aside, print_json, print_named, say};
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::{Output, print_json, print_named, print_notice, print_prose};
+use crate::runtime::block_on;
 use cellwright_api::client::JobFilter;
 use cellwright_api::types::JobView;
 use cellwright_cell::job::JobState;
@@ -20,13 +20,13 @@ use clap::Args;
 
 /// How long a job that is over is listed among those that are not: whoever comes back from a break
 /// still finds it.
-const LATELY: Span = Span(60 * 60 * 1000);
+const RECENTLY: Span = Span(60 * 60 * 1000);
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// One job, a task or a range of tasks [default: all jobs]
-    #[arg(value_name = "JOB", value_parser = typed, conflicts_with_all = ["selector", "user"])]
-    job: Option<Typed>,
+    #[arg(value_name = "JOB", value_parser = parse_target, conflicts_with_all = ["selector", "user"])]
+    job: Option<TargetArg>,
 
     /// Only jobs whose labels match: a=b, a!=b, a, !a, separated by commas
     #[arg(short = 'l', long, value_name = "LABELS")]
@@ -53,29 +53,30 @@ pub struct StatusArgs {
 }
 
 impl StatusArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        let Some(typed) = self.job else {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        let Some(target_arg) = self.job else {
             let filter = JobFilter { selector: self.selector, user: self.user, state: self.state };
-            let some = filter.selector.is_some() || filter.user.is_some() || filter.state.is_some();
-            let is_asked = self.all || filter.state.is_some();
-            let jobs = ask(pages::jobs(&cell, &filter))?;
-            let (jobs, hidden) = match is_asked {
+            let is_filtered =
+                filter.selector.is_some() || filter.user.is_some() || filter.state.is_some();
+            let lists_all = self.all || filter.state.is_some();
+            let jobs = block_on(pagination::jobs(&cell, &filter))?;
+            let (jobs, hidden) = match lists_all {
                 true => (jobs, 0),
-                false => of_now(jobs, clock::now()),
+                false => current_jobs(jobs, clock::now()),
             };
             match self.output.output {
                 Output::Json => print_json(&jobs)?,
                 Output::Table if jobs.is_empty() && hidden > 0 => {}
-                Output::Table => show_list(&jobs, some)?,
+                Output::Table => print_jobs(&jobs, is_filtered)?,
             }
             if hidden > 0 {
-                aside(&not_shown(hidden));
+                print_notice(&hidden_note(hidden));
             }
             return Ok(Success::Done);
         };
-        let (status, of_tasks) = ask(async {
-            let target = typed.resolve(&cell).await?;
+        let (status, of_tasks) = block_on(async {
+            let target = target_arg.resolve(&cell).await?;
             let status = read_job(&cell, &target.job, target.tasks.as_deref()).await?;
             Ok((status, target.tasks.is_some()))
         })?;
@@ -85,7 +86,7 @@ impl StatusArgs {
         };
         match self.output.output {
             Output::Json => print_named(&status, &names)?,
-            Output::Table => say(&shown_job(&status, clock::now()))?,
+            Output::Table => print_prose(&shown_job(&status, clock::now()))?,
         }
         Ok(Success::Done)
     }
@@ -93,19 +94,19 @@ impl StatusArgs {
 
 /// What goes on or ended lately, without those whose name a newer job has, and how many others
 /// there are.
-fn of_now(jobs: Vec<JobView>, now: Time) -> (Vec<JobView>, usize) {
+fn current_jobs(jobs: Vec<JobView>, now: Time) -> (Vec<JobView>, usize) {
     let all = jobs.len();
-    let is_late = |ended: Time| now.0.saturating_sub(ended.0) <= LATELY.0;
+    let is_recent = |ended: Time| now.0.saturating_sub(ended.0) <= RECENTLY.0;
     let is_live = |job: &JobView| !matches!(job.state, JobState::Dead(_));
-    let mut shown = select::newest(jobs);
-    shown.retain(|job| is_live(job) || job.ended_at.is_some_and(is_late));
-    let hidden = all - shown.len();
-    (shown, hidden)
+    let mut listed = select::newest(jobs);
+    listed.retain(|job| is_live(job) || job.ended_at.is_some_and(is_recent));
+    let hidden = all - listed.len();
+    (listed, hidden)
 }
 
-fn not_shown(hidden: usize) -> String {
+fn hidden_note(hidden: usize) -> String {
     let are = if hidden == 1 { "is" } else { "are" };
-    let jobs = format::counted(hidden as u64, "job");
+    let jobs = format::pluralize(hidden as u64, "job");
     format!("{jobs} of earlier {are} not shown; all: cell job status --all")
 }
 
@@ -129,7 +130,7 @@ mod tests {
 
     #[test]
     fn what_is_over_for_long_or_has_a_newer_namesake_is_only_counted() {
-        let hour = LATELY.0;
+        let hour = RECENTLY.0;
         let jobs = vec![
             job("old", 0, Some(1)),
             job("web", 1, Some(hour)),
@@ -137,10 +138,10 @@ mod tests {
             job("lives", 3, None),
             job("web", 4, Some(hour)),
         ];
-        let (shown, hidden) = of_now(jobs, Time(2 * hour));
+        let (listed, hidden) = current_jobs(jobs, Time(2 * hour));
         let names: Vec<(&str, u64)> =
-            shown.iter().map(|job| (job.name.as_str(), job.submitted_at.0)).collect();
+            listed.iter().map(|job| (job.name.as_str(), job.submitted_at.0)).collect();
         assert_eq!((names, hidden), (vec![("late", 2), ("lives", 3), ("web", 4)], 2));
-        assert_eq!(not_shown(1), "1 job of earlier is not shown; all: cell job status --all");
+        assert_eq!(hidden_note(1), "1 job of earlier is not shown; all: cell job status --all");
     }
 }

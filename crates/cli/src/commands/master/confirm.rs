@@ -2,11 +2,11 @@
 
 use crate::commands::Success;
 use crate::commands::parse::name;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::say;
-use crate::reach::Reach;
-use crate::server::ask;
-use cellwright_api::client::{Change, Client};
+use crate::output::print_prose;
+use crate::runtime::block_on;
+use cellwright_api::client::{ChangeOptions, Client};
 use cellwright_api::types::{Changed, ConfirmMaster};
 use cellwright_cell::name::Name;
 use clap::Args;
@@ -24,11 +24,11 @@ pub struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let ConfirmArgs { name, fingerprint } = self;
-        ask(confirm(&cell.client, ConfirmMaster { name: name.clone(), fingerprint }))?;
-        say(&format!(
+        block_on(confirm(&cell.client, ConfirmMaster { name: name.clone(), fingerprint }))?;
+        print_prose(&format!(
             "replica {name} may have the authority's key; it goes on by itself\n\
              next, there: cell master start\n"
         ))?;
@@ -37,7 +37,7 @@ impl ConfirmArgs {
 }
 
 pub async fn confirm(client: &Client, body: ConfirmMaster) -> Result<(), Failure> {
-    let change = Change::default();
+    let change = ChangeOptions::default();
     let path = "/v1/masters/confirm";
     client.change::<_, Changed>(Method::POST, path, Some(&body), &change).await?;
     Ok(())

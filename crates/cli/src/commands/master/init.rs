@@ -1,11 +1,11 @@
 //! `cell master init`: a new cell.
 
-use super::PlaceArgs;
+use super::ReplicaLocationArgs;
 use crate::commands::Success;
 use crate::commands::parse::name;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::say;
-use crate::reach::Reach;
+use crate::output::print_prose;
 use cellwright_cell::name::Name;
 use cellwright_master::clock::{Clock, SystemClock};
 use clap::Args;
@@ -30,26 +30,29 @@ pub struct InitArgs {
     administrator: Name,
 
     #[command(flatten)]
-    place: PlaceArgs,
+    location: ReplicaLocationArgs,
 }
 
 impl InitArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let contexts = reach.contexts_path()?;
-        let place = self.place.place();
-        let now = SystemClock.wall();
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let contexts = connection.contexts_path()?;
+        let location = self.location.location();
+        let now = SystemClock.wall_time();
         let made = cellwright_gateway::init::init(
             &self.cell,
             &self.name,
-            &place,
+            &location,
             &self.administrator,
             &contexts,
             now,
         )
         .map_err(|error| {
-            Failure::work(&error, "choose another --data-dir and --config, or correct the value")
+            Failure::from_error(
+                &error,
+                "choose another --data-dir and --config, or correct the value",
+            )
         })?;
-        say(&format!(
+        print_prose(&format!(
             "cell {} is made: configuration {}, keys and log in {}\n\
              {} is its administrator\n\
              context {:?} is in {}\n\
@@ -57,14 +60,14 @@ impl InitArgs {
              next:\n{}",
             self.cell,
             made.config.display(),
-            place.data_dir.display(),
+            location.data_dir.display(),
             self.administrator,
             made.context,
             made.contexts.display(),
             made.fingerprint,
             made.next
                 .iter()
-                .map(|next| format!("  {}\n", reach.repeated(next)))
+                .map(|next| format!("  {}\n", connection.with_contexts_flag(next)))
                 .collect::<String>(),
         ))?;
         Ok(Success::Done)

@@ -1,6 +1,6 @@
 //! `cell master`: replicas of the master, from installing one to looking at all of them.
 
-mod admitted;
+mod admission;
 mod confirm;
 mod init;
 mod join;
@@ -10,8 +10,8 @@ mod start;
 mod status;
 
 use super::Success;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::reach::Reach;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -47,22 +47,22 @@ pub enum Master {
 }
 
 impl Master {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
-            Master::Init(args) => args.run(reach),
+            Master::Init(args) => args.run(connection),
             Master::Start(args) => args.run(),
-            Master::Join(args) => args.run(reach),
-            Master::Confirm(args) => args.run(reach),
-            Master::Remove(args) => args.run(reach),
-            Master::Repair(args) => args.run(reach),
-            Master::Status(args) => args.run(reach),
+            Master::Join(args) => args.run(connection),
+            Master::Confirm(args) => args.run(connection),
+            Master::Remove(args) => args.run(connection),
+            Master::Repair(args) => args.run(connection),
+            Master::Status(args) => args.run(connection),
         }
     }
 }
 
 /// Where a replica lives and how it is reached.
 #[derive(Debug, Args)]
-pub struct PlaceArgs {
+pub struct ReplicaLocationArgs {
     /// host:port at which clients, agents and other replicas reach this one
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: String,
@@ -80,9 +80,9 @@ pub struct PlaceArgs {
     pub config: PathBuf,
 }
 
-impl PlaceArgs {
-    fn place(&self) -> cellwright_gateway::init::Place {
-        cellwright_gateway::init::Place {
+impl ReplicaLocationArgs {
+    fn location(&self) -> cellwright_gateway::init::ReplicaLocation {
+        cellwright_gateway::init::ReplicaLocation {
             data_dir: self.data_dir.clone(),
             config: self.config.clone(),
             listen: self.listen.clone(),

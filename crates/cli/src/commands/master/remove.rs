@@ -1,10 +1,10 @@
 //! `cell master remove`: a replica less.
 
 use crate::commands::Success;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
-use crate::output::say;
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::output::print_prose;
+use crate::runtime::block_on;
 use cellwright_api::types::Changed;
 use clap::Args;
 use hyper::Method;
@@ -16,9 +16,9 @@ pub struct RemoveArgs {
 }
 
 impl RemoveArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
-        ask(async {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
+        block_on(async {
             let members = cell.client.master_status().await?.value.members;
             let found = members
                 .iter()
@@ -32,8 +32,8 @@ impl RemoveArgs {
             };
             let path = format!("/v1/masters/{}", member.id);
             let none: Option<&()> = None;
-            cell.client.make::<_, Changed>(Method::DELETE, &path, none).await?;
-            say(&format!(
+            cell.client.create::<_, Changed>(Method::DELETE, &path, none).await?;
+            print_prose(&format!(
                 "replica {} is no longer a member; stop it, and never start it on its data again\n",
                 member.name
             ))

@@ -9,21 +9,21 @@
 //! history stay where they are, since both are checked by themselves. The log goes last, so things
 //! set aside and no log mean that a repair was cut short, and the same command goes on with it.
 
-use super::admitted::admitted;
+use super::admission::request_admission;
 use super::confirm::confirm;
-use super::join::number;
+use super::join::member_id;
 use crate::clock;
 use crate::commands::{DEFAULT_CONFIG, Success};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::say;
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::print_prose;
+use crate::runtime::block_on;
 use cellwright_api::types::{AddJoinToken, Changed, ConfirmMaster, Joiner, MasterStatus, NewToken};
 use cellwright_cell::time::Span;
 use cellwright_gateway::config::Config;
-use cellwright_gateway::init::{Admitted, Joining, Place};
+use cellwright_gateway::init::{Admitted, Joining, ReplicaLocation};
 use cellwright_gateway::membership::{masters_to_join, remember_masters};
-use cellwright_identity::enroll::{JoinToken, ToConfirm};
+use cellwright_identity::enroll::{JoinToken, PendingConfirmation};
 use cellwright_store::{OfflineLog, OpenError, RealDisk};
 use clap::Args;
 use hyper::Method;
@@ -35,13 +35,13 @@ use std::path::{Path, PathBuf};
 
 const VALID_FOR: Span = Span(10 * 60 * 1000);
 /// What folders of things set aside begin with.
-const ASIDE: &str = "damaged-";
+const BACKUP_PREFIX: &str = "damaged-";
 const LOG: &str = "log";
 /// What is not set aside: the lock, which is held; what is of use to the new replica; and a folder
 /// that belongs to the file system.
-const STAYS: [&str; 4] = [RealDisk::LOCK, "blobs", "history", "lost+found"];
-const STOPPED: &str = "stop the replica first, then: cell master repair";
-const SET_ASIDE: &str = "see that it can be written, then: cell master repair once more";
+const KEPT_ENTRIES: [&str; 4] = [RealDisk::LOCK, "blobs", "history", "lost+found"];
+const STOP_FIRST: &str = "stop the replica first, then: cell master repair";
+const RETRY_REPAIR: &str = "see that it can be written, then: cell master repair once more";
 
 #[derive(Debug, Args)]
 pub struct RepairArgs {
@@ -55,8 +55,8 @@ pub struct RepairArgs {
 }
 
 impl RepairArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let text = fs::read_to_string(&self.config).map_err(|why| Failure::Work {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let text = fs::read_to_string(&self.config).map_err(|why| Failure::Operation {
             message: format!("{}: {why}", self.config.display()),
             next: "name the file with --config".into(),
         })?;
@@ -65,31 +65,31 @@ impl RepairArgs {
             next: "correct the file, or name another with --config".into(),
         })?;
         let data_dir = &config.data_dir;
-        let lock = RealDisk::open(data_dir).map_err(|why| Failure::work(&why, STOPPED))?;
-        let Some(damage) = self.damage(&config)? else { return Ok(Success::Done) };
-        say(&format!("replica {}: {damage}\n", config.name))?;
-        let cell = reach.cell()?;
+        let lock = RealDisk::open(data_dir).map_err(|why| Failure::from_error(&why, STOP_FIRST))?;
+        let Some(damage) = self.find_damage(&config)? else { return Ok(Success::Done) };
+        print_prose(&format!("replica {}: {damage}\n", config.name))?;
+        let cell = connection.cell()?;
         // Before the cell is asked for anything: what cannot be written cannot be repaired.
-        let aside = room_aside(data_dir)?;
-        let taken = ask(taken_out(&cell, &config)).inspect_err(|_| {
+        let backup = create_backup_folder(data_dir)?;
+        let membership = block_on(replace_member(&cell, &config)).inspect_err(|_| {
             // Left behind, an empty folder does no harm.
-            let _ = fs::remove_dir(&aside);
+            let _ = fs::remove_dir(&backup);
         })?;
-        let masters = taken.masters.clone();
-        set_aside(data_dir, &aside)?;
-        self.come_back(&config, &text, taken)?;
+        let masters = membership.masters.clone();
+        move_to_backup(data_dir, &backup)?;
+        self.install_new_member(&config, &text, membership)?;
         remember_masters(data_dir, &masters)?;
         drop(lock);
-        say(&format!(
+        print_prose(&format!(
             "what was there is in {}*; remove it when the replica has caught up\n{}",
-            data_dir.join(ASIDE).display(),
-            self.started_next(),
+            data_dir.join(BACKUP_PREFIX).display(),
+            self.start_hint(),
         ))?;
         Ok(Success::Done)
     }
 
     /// What is to be repaired; nothing, and said so, if nothing is.
-    fn damage(&self, config: &Config) -> Result<Option<String>, Failure> {
+    fn find_damage(&self, config: &Config) -> Result<Option<String>, Failure> {
         let data_dir = &config.data_dir;
         let (name, at) = (&config.name, data_dir.display());
         let error = match OfflineLog::open(data_dir) {
@@ -97,7 +97,9 @@ impl RepairArgs {
                 return Ok(Some("its log is whole, and is rebuilt all the same".into()));
             }
             Ok(_) => {
-                say(&format!("replica {name}: its log is whole, nothing is to be repaired\n"))?;
+                print_prose(&format!(
+                    "replica {name}: its log is whole, nothing is to be repaired\n"
+                ))?;
                 return Ok(None);
             }
             Err(error) => error,
@@ -112,56 +114,61 @@ impl RepairArgs {
                 }
                 // Written last of all, and removed when the replica votes.
                 if !masters_to_join(data_dir)?.is_empty() {
-                    say(&format!(
+                    print_prose(&format!(
                         "replica {name}: {at} is ready to join, nothing is to be repaired\n{}",
-                        self.started_next()
+                        self.start_hint()
                     ))?;
                     return Ok(None);
                 }
-                if entries(data_dir)?.iter().any(|entry| is_aside(entry)) {
+                if entries(data_dir)?.iter().any(|entry| is_backup(entry)) {
                     return Ok(Some(format!("goes on with a repair of {at} that was cut short")));
                 }
                 let next = format!(
                     "if what was in it is lost: cell master repair --force --config {}",
                     self.config.display()
                 );
-                Err(Failure::Work { message: error.to_string(), next })
+                Err(Failure::Operation { message: error.to_string(), next })
             }
-            _ => Err(Failure::work(&error, "see the guide on masters")),
+            _ => Err(Failure::from_error(&error, "see the guide on masters")),
         }
     }
 
-    fn started_next(&self) -> String {
+    fn start_hint(&self) -> String {
         let config = self.config.display();
         format!("next:\n  cell master start --config {config}\n  cell master status\n")
     }
 
     /// Keys of the new member, and the old configuration with its new number.
-    fn come_back(&self, config: &Config, text: &str, taken: TakenOut) -> Result<(), Failure> {
+    fn install_new_member(
+        &self,
+        config: &Config,
+        text: &str,
+        membership: NewMembership,
+    ) -> Result<(), Failure> {
         let written = self.config.with_extension("toml.new");
         // A repair that was cut short may have left one.
         match fs::remove_file(&written) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => {
-                return Err(cannot(&written, &why));
+                return Err(io_failure(&written, &why));
             }
             _ => {}
         }
-        let place = Place {
+        let location = ReplicaLocation {
             data_dir: config.data_dir.clone(),
             config: written.clone(),
             listen: config.listen.to_string(),
             advertise: config.advertise.clone(),
         };
-        let id = number(&taken.token);
-        let completed = taken.joining.complete(taken.admitted, id, &place);
-        completed.map_err(|error| Failure::work(&error, SET_ASIDE))?;
-        fs::write(&written, with_number(text, id)).map_err(|why| cannot(&written, &why))?;
-        fs::rename(&written, &self.config).map_err(|why| cannot(&self.config, &why))
+        let id = member_id(&membership.token);
+        let completed = membership.joining.complete(membership.admitted, id, &location);
+        completed.map_err(|error| Failure::from_error(&error, RETRY_REPAIR))?;
+        fs::write(&written, with_member_id(text, id)).map_err(|why| io_failure(&written, &why))?;
+        fs::rename(&written, &self.config).map_err(|why| io_failure(&self.config, &why))
     }
 }
 
 /// A replica that is no member any more, with what it needs to become one.
-struct TakenOut {
+struct NewMembership {
     masters: Vec<String>,
     token: JoinToken,
     joining: Joining,
@@ -171,19 +178,19 @@ struct TakenOut {
 /// Takes the replica out of the cell and gets papers for it to come back with. Papers and
 /// tokens of its name are worth nothing once it is out, so it is out before it gets new ones; cut
 /// short in between, the same command goes on from there.
-async fn taken_out(cell: &Cell, config: &Config) -> Result<TakenOut, Failure> {
+async fn replace_member(cell: &Cell, config: &Config) -> Result<NewMembership, Failure> {
     let status = cell.client.master_status().await?.value;
     let member = status.members.iter().find(|member| member.name == config.name.as_str());
-    let masters = others(&status, config)?;
+    let masters = other_voters(&status, config)?;
     if let Some(member) = member {
         let path = format!("/v1/masters/{}", member.id);
-        cell.client.make::<_, Changed>(Method::DELETE, &path, None::<&()>).await?;
+        cell.client.create::<_, Changed>(Method::DELETE, &path, None::<&()>).await?;
     }
     let body =
         AddJoinToken { joiner: Joiner::Replica, name: config.name.clone(), valid_for: VALID_FOR };
     let made: NewToken =
-        cell.client.make(Method::POST, "/v1/tokens/join", Some(&body)).await?.value;
-    let failed = |error: &dyn std::fmt::Display| Failure::Work {
+        cell.client.create(Method::POST, "/v1/tokens/join", Some(&body)).await?.value;
+    let failed = |error: &dyn std::fmt::Display| Failure::Operation {
         message: error.to_string(),
         next: "cell master repair once more".into(),
     };
@@ -192,18 +199,18 @@ async fn taken_out(cell: &Cell, config: &Config) -> Result<TakenOut, Failure> {
     // Whoever repairs it is there, and may let replicas in: else there were no token.
     let fingerprint = joining.key_print().map_err(|error| failed(&error))?.to_string();
     let body = ConfirmMaster { name: config.name.clone(), fingerprint };
-    let confirmed = async |_: &ToConfirm| confirm(&cell.client, body).await;
-    let (admitted, _) = admitted(&masters, &joining, confirmed).await?;
-    Ok(TakenOut { masters, token, joining, admitted })
+    let confirmed = async |_: &PendingConfirmation| confirm(&cell.client, body).await;
+    let (admitted, _) = request_admission(&masters, &joining, confirmed).await?;
+    Ok(NewMembership { masters, token, joining, admitted })
 }
 
 /// Where the other voters are; there must be one to rebuild it from.
-fn others(status: &MasterStatus, config: &Config) -> Result<Vec<String>, Failure> {
+fn other_voters(status: &MasterStatus, config: &Config) -> Result<Vec<String>, Failure> {
     let name = config.name.as_str();
     let others = status.members.iter().filter(|member| member.voter && member.name != name);
     let others: Vec<String> = others.map(|member| member.address.clone()).collect();
     if others.is_empty() {
-        return Err(Failure::Work {
+        return Err(Failure::Operation {
             message: format!("no other replica votes: there is nobody to rebuild {name} from"),
             next: "go back to a checkpoint: cell checkpoint ls, cell checkpoint restore".into(),
         });
@@ -211,49 +218,49 @@ fn others(status: &MasterStatus, config: &Config) -> Result<Vec<String>, Failure
     Ok(others)
 }
 
-fn cannot(path: &Path, why: &io::Error) -> Failure {
-    Failure::Work { message: format!("{}: {why}", path.display()), next: SET_ASIDE.into() }
+fn io_failure(path: &Path, why: &io::Error) -> Failure {
+    Failure::Operation { message: format!("{}: {why}", path.display()), next: RETRY_REPAIR.into() }
 }
 
 fn entries(data_dir: &Path) -> Result<Vec<OsString>, Failure> {
     let listed: io::Result<Vec<OsString>> = fs::read_dir(data_dir)
         .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
-    listed.map_err(|why| cannot(data_dir, &why))
+    listed.map_err(|why| io_failure(data_dir, &why))
 }
 
-fn is_aside(entry: &OsStr) -> bool {
-    entry.to_str().is_some_and(|name| name.starts_with(ASIDE))
+fn is_backup(entry: &OsStr) -> bool {
+    entry.to_str().is_some_and(|name| name.starts_with(BACKUP_PREFIX))
 }
 
 /// A new folder for what is set aside, on the file system of what goes there.
-fn room_aside(data_dir: &Path) -> Result<PathBuf, Failure> {
+fn create_backup_folder(data_dir: &Path) -> Result<PathBuf, Failure> {
     let mut second = clock::now().0 / 1000;
     loop {
-        let aside = data_dir.join(format!("{ASIDE}{second}"));
-        match fs::DirBuilder::new().mode(0o700).create(&aside) {
-            Ok(()) => return Ok(aside),
+        let backup = data_dir.join(format!("{BACKUP_PREFIX}{second}"));
+        match fs::DirBuilder::new().mode(0o700).create(&backup) {
+            Ok(()) => return Ok(backup),
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists => second += 1,
-            Err(why) => return Err(cannot(&aside, &why)),
+            Err(why) => return Err(io_failure(&backup, &why)),
         }
     }
 }
 
-fn set_aside(data_dir: &Path, aside: &Path) -> Result<(), Failure> {
+fn move_to_backup(data_dir: &Path, backup: &Path) -> Result<(), Failure> {
     let mut entries = entries(data_dir)?;
     entries.retain(|entry| {
-        !is_aside(entry) && !STAYS.iter().any(|stays| entry.as_os_str() == OsStr::new(stays))
+        !is_backup(entry) && !KEPT_ENTRIES.iter().any(|kept| entry.as_os_str() == OsStr::new(kept))
     });
     // Where there is no log, the rest has gone before it.
     entries.sort_by_key(|entry| entry.as_os_str() == OsStr::new(LOG));
     for entry in entries {
         let from = data_dir.join(&entry);
-        fs::rename(&from, aside.join(&entry)).map_err(|why| cannot(&from, &why))?;
+        fs::rename(&from, backup.join(&entry)).map_err(|why| io_failure(&from, &why))?;
     }
     Ok(())
 }
 
 /// The same configuration under another number: what the operator set stays set.
-fn with_number(text: &str, id: u64) -> String {
+fn with_member_id(text: &str, id: u64) -> String {
     let is_number = |line: &str| {
         line.trim_start().strip_prefix("id").is_some_and(|rest| rest.trim_start().starts_with('='))
     };
@@ -279,9 +286,13 @@ mod tests {
             fs::create_dir_all(data_dir.join(folder)).unwrap();
         }
         let lock = RealDisk::open(&data_dir).unwrap();
-        let aside = room_aside(&data_dir).unwrap();
-        assert_ne!(room_aside(&data_dir).unwrap(), aside, "one repair soon after another");
-        set_aside(&data_dir, &aside).unwrap();
+        let backup = create_backup_folder(&data_dir).unwrap();
+        assert_ne!(
+            create_backup_folder(&data_dir).unwrap(),
+            backup,
+            "one repair soon after another"
+        );
+        move_to_backup(&data_dir, &backup).unwrap();
         assert!(RealDisk::open(&data_dir).is_err(), "the lock is held all the while");
         drop(lock);
         let sorted = |folder: &Path| {
@@ -289,17 +300,20 @@ mod tests {
             found.sort();
             found
         };
-        assert_eq!(sorted(&aside), ["identity", "log", "snap"]);
-        let stayed: Vec<OsString> =
-            sorted(&data_dir).into_iter().filter(|entry| !is_aside(entry)).collect();
-        assert_eq!(stayed, ["LOCK", "blobs", "history", "lost+found"]);
+        assert_eq!(sorted(&backup), ["identity", "log", "snap"]);
+        let kept: Vec<OsString> =
+            sorted(&data_dir).into_iter().filter(|entry| !is_backup(entry)).collect();
+        assert_eq!(kept, ["LOCK", "blobs", "history", "lost+found"]);
         fs::remove_dir_all(&data_dir).unwrap();
     }
 
     #[test]
     fn only_the_number_of_a_configuration_changes() {
         let old = "# id = 1 is the first\nname = \"m2\"\nid = 7\nidle = 3\n";
-        assert_eq!(with_number(old, 9), "# id = 1 is the first\nname = \"m2\"\nid = 9\nidle = 3\n");
-        assert_eq!(with_number("name = \"m1\"\n", 9), "id = 9\nname = \"m1\"\n");
+        assert_eq!(
+            with_member_id(old, 9),
+            "# id = 1 is the first\nname = \"m2\"\nid = 9\nidle = 3\n"
+        );
+        assert_eq!(with_member_id("name = \"m1\"\n", 9), "id = 9\nname = \"m1\"\n");
     }
 }

@@ -4,10 +4,10 @@ use crate::commands::dev::DevArgs;
 use crate::commands::{DEFAULT_CONFIG, Success};
 use crate::failure::Failure;
 use crate::output::print;
-use crate::server::{Stop, serve};
+use crate::runtime::{ShutdownSignal, serve};
 use cellwright_gateway::config::Config;
-use cellwright_gateway::serve::{Access, run_master};
-use cellwright_master::supervise::Supervised;
+use cellwright_gateway::serve::{AccessMode, run_master};
+use cellwright_master::child_process::ChildCommand;
 use clap::Args;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -35,37 +35,44 @@ pub struct StartArgs {
 impl StartArgs {
     pub fn run(self) -> Result<Success, Failure> {
         if let Some(data_dir) = self.data_dir.filter(|_| self.dev) {
-            return DevArgs::bare(data_dir, self.listen).run();
+            return DevArgs::without_machines(data_dir, self.listen).run();
         }
         serve(async move |stop| run(self.config, stop).await)
     }
 }
 
-const NEXT: &str = "correct the file, name another with --config, or make a cell: cell master init";
+const CONFIG_HINT: &str =
+    "correct the file, name another with --config, or make a cell: cell master init";
 
-async fn run(file: PathBuf, mut stop: Stop) -> Result<Success, Failure> {
+async fn run(file: PathBuf, mut stop: ShutdownSignal) -> Result<Success, Failure> {
     let config = Config::load(&file)
-        .map_err(|error| Failure::Usage { message: error.to_string(), next: NEXT.into() })?;
-    let scheduler = scheduler(&config, &file)?;
+        .map_err(|error| Failure::Usage { message: error.to_string(), next: CONFIG_HINT.into() })?;
+    let scheduler = supervised_scheduler(&config, &file)?;
     let name = config.name.clone();
-    let starting = run_master(config, Access::Identified, scheduler);
-    let Some(running) = stop.unless_told(starting).await? else { return Ok(Success::Done) };
+    let starting = run_master(config, AccessMode::Authenticated, scheduler);
+    let Some(running) = stop.run_unless_requested(starting).await? else {
+        return Ok(Success::Done);
+    };
     print(&format!("replica {name} serves {}\n", running.url()))?;
-    stop.told().await;
+    stop.requested().await;
     running.stop().await;
     Ok(Success::Done)
 }
 
 /// This very program as a scheduler, with papers from the same configuration.
-fn scheduler(config: &Config, file: &Path) -> Result<Option<Supervised>, Failure> {
+fn supervised_scheduler(config: &Config, file: &Path) -> Result<Option<ChildCommand>, Failure> {
     if !config.supervise_scheduler {
         return Ok(None);
     }
     let program = std::env::current_exe().map_err(|error| {
-        Failure::work(&error, "set supervise_scheduler = false and run `cell scheduler` apart")
+        Failure::from_error(
+            &error,
+            "set supervise_scheduler = false and run `cell scheduler` apart",
+        )
     })?;
-    let words = ["scheduler", "--until-stdin-closes", "--name", config.name.as_str(), "--config"];
-    let mut arguments: Vec<OsString> = words.iter().map(OsString::from).collect();
+    let fixed_arguments =
+        ["scheduler", "--until-stdin-closes", "--name", config.name.as_str(), "--config"];
+    let mut arguments: Vec<OsString> = fixed_arguments.iter().map(OsString::from).collect();
     arguments.push(file.into());
-    Ok(Some(Supervised { program, arguments }))
+    Ok(Some(ChildCommand { program, arguments }))
 }

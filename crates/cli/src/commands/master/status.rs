@@ -2,11 +2,11 @@
 
 use crate::args::{OutputArgs, WatchArgs};
 use crate::commands::Success;
-use crate::commands::silence::{Alarms, NEXT};
+use crate::commands::alarms::{Alarms, MASTER_STATUS_HINT};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print_json, print_prose};
+use crate::runtime::block_on;
 use crate::{clock, format, table};
 use cellwright_api::types::{AlarmView, MasterStatus, MemberView, WaitingReplica};
 use clap::Args;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// How long a single replica may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLICA_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -27,7 +27,7 @@ pub struct StatusArgs {
 
 /// One replica as its cell and itself see it.
 #[derive(Serialize)]
-struct Shown {
+struct ReplicaStatus {
     #[serde(flatten)]
     member: MemberView,
     /// Absent when it does not answer.
@@ -37,11 +37,11 @@ struct Shown {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct MastersReport {
     term: u64,
     leader: Option<u64>,
     last_log: u64,
-    members: Vec<Shown>,
+    members: Vec<ReplicaStatus>,
     /// Who asked to join and is not in yet.
     waiting: Vec<WaitingReplica>,
     alarms: Vec<AlarmView>,
@@ -51,72 +51,72 @@ struct Answer {
 }
 
 impl StatusArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.any_master()?;
-        let answer = ask(look(&cell))?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.any_master()?;
+        let report = block_on(fetch_report(&cell))?;
         match self.output.output {
-            Output::Json => print_json(&answer)?,
-            Output::Table => say(&shown(&answer))?,
+            Output::Json => print_json(&report)?,
+            Output::Table => print_prose(&render(&report))?,
         }
         Ok(Success::Done)
     }
 }
 
-async fn look(cell: &Cell) -> Result<Answer, Failure> {
+async fn fetch_report(cell: &Cell) -> Result<MastersReport, Failure> {
     let answered = cell.client.master_status().await?.value;
     let mut members = Vec::new();
     for member in answered.members.clone() {
-        let asked = cell.client.bytes_at(&member.address, "/v1/masters", PATIENCE).await;
+        let reply = cell.client.bytes_at(&member.address, "/v1/masters", REPLICA_TIMEOUT).await;
         let own: Option<MasterStatus> =
-            asked.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            reply.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         members.push((member, own));
     }
-    let mut asked: Vec<MasterStatus> = members.iter().filter_map(|(_, own)| own.clone()).collect();
+    let mut reply: Vec<MasterStatus> = members.iter().filter_map(|(_, own)| own.clone()).collect();
     // What the newest says of the leader counts.
-    asked.sort_by_key(|own| std::cmp::Reverse((own.term, own.last_log)));
-    if asked.is_empty() {
-        asked.push(answered);
+    reply.sort_by_key(|own| std::cmp::Reverse((own.term, own.last_log)));
+    if reply.is_empty() {
+        reply.push(answered);
     }
-    let newest = &asked[0];
+    let newest = &reply[0];
     let (term, last_log) = (newest.term, newest.last_log);
     let waiting = newest.waiting.clone();
     let members = members.into_iter().map(|(member, own)| {
         let lag = own.as_ref().map(|own| last_log.saturating_sub(own.applied));
-        Shown { member, own, lag }
+        ReplicaStatus { member, own, lag }
     });
-    let members: Vec<Shown> = members.collect();
-    let (alarms, leader_error) = match alarms(cell, &asked).await {
+    let members: Vec<ReplicaStatus> = members.collect();
+    let (alarms, leader_error) = match alarms(cell, &reply).await {
         Ok(alarms) => (alarms, None),
         Err(error) => (Alarms::default(), Some(error)),
     };
-    let mut sure = asked.iter().filter(|own| own.leaderless_ms.is_none());
-    let leader = sure.find_map(|own| own.leader).filter(|_| !alarms.is_leaderless);
+    let mut certain = reply.iter().filter(|own| own.leaderless_ms.is_none());
+    let leader = certain.find_map(|own| own.leader).filter(|_| !alarms.is_leaderless);
     let alarms = alarms.items;
-    Ok(Answer { term, leader, last_log, members, waiting, alarms, leader_error })
+    Ok(MastersReport { term, leader, last_log, members, waiting, alarms, leader_error })
 }
 
 /// What alarms the leader, who alone can tell, and whether there is one: one that hears no majority
 /// is none, as in `cell status`.
-async fn alarms(cell: &Cell, asked: &[MasterStatus]) -> Result<Alarms, String> {
-    let mut found = Alarms::among(cell, asked).await?;
+async fn alarms(cell: &Cell, statuses: &[MasterStatus]) -> Result<Alarms, String> {
+    let mut found = Alarms::from_known_leader(cell, statuses).await?;
     for view in &mut found.items {
-        if let Some(length) = view.message.strip_suffix(NEXT).map(str::len) {
+        if let Some(length) = view.message.strip_suffix(MASTER_STATUS_HINT).map(str::len) {
             view.message.truncate(length);
         }
     }
     Ok(found)
 }
 
-fn shown(answer: &Answer) -> String {
-    let leader = answer.members.iter().find(|shown| Some(shown.member.id) == answer.leader);
+fn render(report: &MastersReport) -> String {
+    let leader = report.members.iter().find(|replica| Some(replica.member.id) == report.leader);
     let leader =
-        leader.map_or("nobody leads".into(), |shown| format!("leader {}", shown.member.name));
+        leader.map_or("nobody leads".into(), |replica| format!("leader {}", replica.member.name));
     let mut out =
-        format!("{leader}, term {}, log at {}\n\n", answer.term, format::count(answer.last_log));
-    let rows: Vec<Vec<String>> = answer
+        format!("{leader}, term {}, log at {}\n\n", report.term, format::count(report.last_log));
+    let rows: Vec<Vec<String>> = report
         .members
         .iter()
-        .map(|Shown { member, own, lag }| {
+        .map(|ReplicaStatus { member, own, lag }| {
             let known = |pick: fn(&MasterStatus) -> u64| {
                 own.as_ref().map_or("?".into(), |own| format::count(pick(own)))
             };
@@ -133,12 +133,13 @@ fn shown(answer: &Answer) -> String {
         .collect();
     let header = ["replica", "role", "votes", "applied", "lag", "snapshot", "address"];
     out.push_str(&table::render(&header, &rows));
-    out.push_str(&waiting(&answer.waiting));
+    out.push_str(&render_waiting(&report.waiting));
     out.push('\n');
-    let silent = answer.leader_error.iter();
-    let silent = silent.map(|error| format!("the leader does not answer: {error}"));
-    let alarms = answer.alarms.iter().map(|alarm| alarm.message.clone());
-    let lines: Vec<String> = silent.chain(alarms).map(|line| format!("alarm {line}\n")).collect();
+    let leader_error = report.leader_error.iter();
+    let leader_error = leader_error.map(|error| format!("the leader does not answer: {error}"));
+    let alarms = report.alarms.iter().map(|alarm| alarm.message.clone());
+    let lines: Vec<String> =
+        leader_error.chain(alarms).map(|line| format!("alarm {line}\n")).collect();
     match lines.is_empty() {
         true => out.push_str("no alarms\n"),
         false => out.push_str(&lines.concat()),
@@ -148,24 +149,24 @@ fn shown(answer: &Answer) -> String {
 
 /// Who waits. What confirms it is not shown ready to be copied: the fingerprint is to come from the
 /// newcomer's own screen, or the comparison compares nothing.
-fn waiting(replicas: &[WaitingReplica]) -> String {
+fn render_waiting(replicas: &[WaitingReplica]) -> String {
     let now = clock::now();
-    let one = |one: &WaitingReplica| {
+    let render_replica = |one: &WaitingReplica| {
         let WaitingReplica { name, fingerprint, address, token, .. } = one;
-        let since = format::since(one.since, now);
-        let asks = format!(
+        let since = format::elapsed(one.since, now);
+        let request_text = format!(
             "\nreplica {name} asks to join, for {since}, from {address}; its fingerprint is\n  \
              {fingerprint}\n"
         );
         if one.confirmed {
-            return format!("{asks}it is confirmed and goes on by itself\n");
+            return format!("{request_text}it is confirmed and goes on by itself\n");
         }
         format!(
-            "{asks}it waits to be confirmed with the fingerprint on its own screen:\n  \
+            "{request_text}it waits to be confirmed with the fingerprint on its own screen:\n  \
              cell master confirm {name} FINGERPRINT\n\
              If that differs from the one above, somebody else asks in its name;\n\
              send it away: cell token revoke {token}\n"
         )
     };
-    replicas.iter().map(one).collect()
+    replicas.iter().map(render_replica).collect()
 }

@@ -1,10 +1,10 @@
 //! `cell package build`: a file is made, nothing is sent.
 
-use super::{default_target, failed};
+use super::{default_target, package_failure};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print_json, say};
+use crate::output::{Output, print_json, print_prose};
 use cellwright_package::{Built, build};
 use clap::Args;
 use serde_json::json;
@@ -30,15 +30,15 @@ impl BuildArgs {
             Some(target) => target,
             None => default_target(&self.folder)?,
         };
-        let built = build(&self.folder, &target).map_err(failed)?;
+        let built = build(&self.folder, &target).map_err(package_failure)?;
         match self.output.output {
-            Output::Json => print_json(&facts(&target, &built)),
-            Output::Table => say(&told(&target, &built)),
+            Output::Json => print_json(&built_json(&target, &built)),
+            Output::Table => print_prose(&built_text(&target, &built)),
         }
     }
 }
 
-pub(super) fn facts(target: &Path, built: &Built) -> serde_json::Value {
+pub(super) fn built_json(target: &Path, built: &Built) -> serde_json::Value {
     json!({
         "file": target.display().to_string(),
         "digest": built.digest.to_string(),
@@ -48,11 +48,11 @@ pub(super) fn facts(target: &Path, built: &Built) -> serde_json::Value {
     })
 }
 
-pub(super) fn told(target: &Path, built: &Built) -> String {
+pub(super) fn built_text(target: &Path, built: &Built) -> String {
     let file = target.display();
     format!(
         "{file}: {}, {}\ndigest {}\nnext: cell package push {file} --name NAME\n",
-        format::counted_as(built.entries, "entry", "entries"),
+        format::pluralize_as(built.entries, "entry", "entries"),
         format::bytes(built.bytes),
         built.digest,
     )

@@ -3,48 +3,56 @@
 //! A package has no name of its own: jobs name it, each as it likes. So a name means a package as
 //! long as all jobs that use the name mean the same one.
 
-use super::{all, short};
+use super::{list_packages, short_digest};
+use crate::connection::Cell;
 use crate::failure::Failure;
-use crate::reach::Cell;
 use cellwright_api::types::BlobView;
 
 /// The one package that is called so, or whose digest begins so.
-pub async fn one(cell: &Cell, what: &str) -> Result<BlobView, Failure> {
-    picked(all(cell).await?, what)
+pub async fn find_package(cell: &Cell, name_or_digest: &str) -> Result<BlobView, Failure> {
+    pick(list_packages(cell).await?, name_or_digest)
 }
 
-pub fn is_called(blob: &BlobView, what: &str) -> bool {
-    blob.names.iter().any(|name| name == what)
+pub fn has_name(blob: &BlobView, name_or_digest: &str) -> bool {
+    blob.names.iter().any(|name| name == name_or_digest)
 }
 
 /// A name first: who gave one of hexadecimal digits means it.
-fn picked(stored: Vec<BlobView>, what: &str) -> Result<BlobView, Failure> {
-    let (mut called, others): (Vec<_>, Vec<_>) =
-        stored.into_iter().partition(|blob| is_called(blob, what));
-    if called.len() > 1 {
-        let digests: Vec<String> = called.iter().map(|blob| short(&blob.digest)).collect();
-        return Err(Failure::Work {
-            message: format!("jobs call {} packages {what}: {}", called.len(), digests.join(", ")),
+fn pick(stored: Vec<BlobView>, name_or_digest: &str) -> Result<BlobView, Failure> {
+    let (mut named, others): (Vec<_>, Vec<_>) =
+        stored.into_iter().partition(|blob| has_name(blob, name_or_digest));
+    if named.len() > 1 {
+        let digests: Vec<String> = named.iter().map(|blob| short_digest(&blob.digest)).collect();
+        return Err(Failure::Operation {
+            message: format!(
+                "jobs call {} packages {name_or_digest}: {}",
+                named.len(),
+                digests.join(", ")
+            ),
             next: "the same command with one of these digests".into(),
         });
     }
-    if let Some(blob) = called.pop() {
+    if let Some(blob) = named.pop() {
         return Ok(blob);
     }
-    let is_digits = is_digits(what);
-    let begins = |blob: &BlobView| is_digits && blob.digest.starts_with(what);
+    let is_prefix = is_digest_prefix(name_or_digest);
+    let begins = |blob: &BlobView| is_prefix && blob.digest.starts_with(name_or_digest);
     let mut found: Vec<BlobView> = others.into_iter().filter(begins).collect();
     let message = match found.len() {
         1 => return Ok(found.remove(0)),
-        0 if is_digits => format!("no package begins with {what}, and no job calls one so"),
-        0 => format!("no job calls a package {what}; one that no job names has only its digest"),
-        many => format!("{many} packages begin with {what}"),
+        0 if is_prefix => {
+            format!("no package begins with {name_or_digest}, and no job calls one so")
+        }
+        0 => format!(
+            "no job calls a package {name_or_digest}; one that no job names has only its digest"
+        ),
+        many => format!("{many} packages begin with {name_or_digest}"),
     };
-    Err(Failure::Work { message, next: "see which there are: cell package ls".into() })
+    Err(Failure::Operation { message, next: "see which there are: cell package ls".into() })
 }
 
 /// Whether it can be a digest, or how one begins.
-fn is_digits(text: &str) -> bool {
+fn is_digest_prefix(text: &str) -> bool {
     let hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
     (4..=64).contains(&text.len()) && text.chars().all(hex)
 }
@@ -70,18 +78,20 @@ mod tests {
                 blob("cafe", &[]),
             ]
         };
-        let found = |what: &str| picked(stored(), what).map(|blob| blob.digest[..4].to_owned());
-        for (what, want) in [("greeter", "0123"), ("0124", "0124"), ("cafe", "0124")] {
-            assert_eq!(found(what).unwrap(), want, "{what}");
+        let found = |name_or_digest: &str| {
+            pick(stored(), name_or_digest).map(|blob| blob.digest[..4].to_owned())
+        };
+        for (name_or_digest, want) in [("greeter", "0123"), ("0124", "0124"), ("cafe", "0124")] {
+            assert_eq!(found(name_or_digest).unwrap(), want, "{name_or_digest}");
         }
-        for (what, want) in [
+        for (name_or_digest, want) in [
             ("both", "jobs call 2 packages both: 012301230123, 012401240124"),
             ("greet", "no job calls a package greet; one that no job names has only its digest"),
             ("abcd", "no package begins with abcd, and no job calls one so"),
             ("012", "no job calls a package 012; "),
         ] {
-            let said = found(what).unwrap_err().to_string();
-            assert!(said.starts_with(want), "{said}");
+            let message = found(name_or_digest).unwrap_err().to_string();
+            assert!(message.starts_with(want), "{message}");
         }
     }
 }

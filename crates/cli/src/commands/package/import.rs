@@ -1,17 +1,17 @@
 //! `cell package import`: a package of an OCI image, from a file or a registry. Nothing goes to the
 //! cell.
 
-use super::build::{facts, told};
-use super::{default_target, failed};
+use super::build::{built_json, built_text};
+use super::{default_target, package_failure};
 use crate::args::OutputArgs;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{Output, print_json, say};
+use crate::output::{Output, print_json, print_prose};
 use crate::progress::Transfer;
-use crate::server::{Stop, ask};
+use crate::runtime::{ShutdownSignal, block_on};
 use cellwright_package::oci::{self, Imported};
 use cellwright_package::registry::{
-    self, Fetched, Proxies, Reference, RegistryError, SCHEME, Settings,
+    self, Fetched, Proxies, PullConfig, Reference, RegistryError, SCHEME,
 };
 use cellwright_package::{Limits, PackageError};
 use clap::Args;
@@ -26,7 +26,7 @@ pub struct ImportArgs {
     // Not a comment for rustdoc, which would read the brackets as links.
     #[arg(
         value_name = "IMAGE|FILE|DIR",
-        value_parser = source,
+        value_parser = parse_source,
         help = "An image in a registry, docker://HOST[:PORT]/NAME[:TAG|@sha256:DIGEST] \
                 (docker://alpine for Docker Hub), or an OCI image layout: a tar file or a folder"
     )]
@@ -37,7 +37,7 @@ pub struct ImportArgs {
     to: Option<PathBuf>,
 
     /// Which image of several [default: this machine's]
-    #[arg(long, value_name = "OS/ARCH[/VARIANT]", value_parser = platform)]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]", value_parser = parse_platform)]
     platform: Option<String>,
 
     #[command(flatten)]
@@ -66,13 +66,13 @@ struct RegistryArgs {
 
 impl RegistryArgs {
     /// The first of them that was given.
-    fn first(&self) -> Option<&'static str> {
-        let given = [
+    fn first_given_option(&self) -> Option<&'static str> {
+        let options = [
             ("--credentials", self.credentials.is_some()),
             ("--ca", self.ca.is_some()),
             ("--insecure-http", self.insecure_http),
         ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 }
 
@@ -82,7 +82,7 @@ enum Source {
     Image(Reference),
 }
 
-fn source(text: &str) -> Result<Source, String> {
+fn parse_source(text: &str) -> Result<Source, String> {
     match text.starts_with(SCHEME) {
         true => {
             text.parse().map(Source::Image).map_err(|bad: registry::BadReference| bad.to_string())
@@ -91,9 +91,9 @@ fn source(text: &str) -> Result<Source, String> {
     }
 }
 
-fn platform(text: &str) -> Result<String, String> {
-    let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
-    match (2..=3).contains(&text.split('/').count()) && text.split('/').all(word) {
+fn parse_platform(text: &str) -> Result<String, String> {
+    let is_word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric());
+    match (2..=3).contains(&text.split('/').count()) && text.split('/').all(is_word) {
         true => Ok(text.to_owned()),
         false => Err("allowed: OS/ARCH or OS/ARCH/VARIANT, as linux/arm64 or linux/arm/v7".into()),
     }
@@ -103,72 +103,76 @@ impl ImportArgs {
     pub fn run(self) -> Result<(), Failure> {
         let (imported, target, fetched) = match &self.source {
             Source::Layout(path) => {
-                let (imported, target) = self.of_layout(path)?;
+                let (imported, target) = self.import_layout(path)?;
                 (imported, target, None)
             }
             Source::Image(reference) => {
-                let (imported, target, fetched) = self.of_registry(reference)?;
+                let (imported, target, fetched) = self.import_image(reference)?;
                 (imported, target, Some(fetched))
             }
         };
         if self.output.output == Output::Json {
-            let mut facts = facts(&target, &imported.built);
-            facts["image"] = image_facts(&imported, fetched.as_ref());
+            let mut facts = built_json(&target, &imported.built);
+            facts["image"] = image_json(&imported, fetched.as_ref());
             return print_json(&facts);
         }
-        let from = fetched.map(|fetched| came(&fetched)).unwrap_or_default();
-        say(&format!("{from}{}{}", of_image(&imported), told(&target, &imported.built)))
+        let fetched_line = fetched.map(|fetched| fetched_text(&fetched)).unwrap_or_default();
+        print_prose(&format!(
+            "{fetched_line}{}{}",
+            image_text(&imported),
+            built_text(&target, &imported.built)
+        ))
     }
 
-    fn of_layout(&self, path: &Path) -> Result<(Imported, PathBuf), Failure> {
-        if let Some(option) = self.registry.first() {
+    fn import_layout(&self, path: &Path) -> Result<(Imported, PathBuf), Failure> {
+        if let Some(option) = self.registry.first_given_option() {
             return Err(Failure::Usage {
                 message: format!("{option} is for registries, and {} is none", path.display()),
                 next: format!("the same command without {option}, or with {SCHEME}HOST/NAME"),
             });
         }
         if !path.exists() {
-            return Err(neither(path));
+            return Err(no_such_source(path));
         }
         let target = match &self.to {
             Some(target) => target.clone(),
             None => default_target(path)?,
         };
-        let imported = ask(until_stopped(&path.display().to_string(), async {
-            let layout = Layout::beside(&target)?;
+        let imported = block_on(cancel_on_stop(&path.display().to_string(), async {
+            let layout = TemporaryLayout::create_beside(&target)?;
             let made = layout.0.join("package");
             let imported = import(path, &made, self.platform.clone(), Limits::default()).await?;
-            let imported = imported.map_err(failed)?;
-            put(&made, &target)?;
+            let imported = imported.map_err(package_failure)?;
+            move_into_place(&made, &target)?;
             Ok(imported)
         }))?;
         Ok((imported, target))
     }
 
-    fn of_registry(&self, reference: &Reference) -> Result<(Imported, PathBuf, Fetched), Failure> {
+    fn import_image(&self, reference: &Reference) -> Result<(Imported, PathBuf, Fetched), Failure> {
         let target = self.to.clone();
         let target =
             target.unwrap_or_else(|| PathBuf::from(format!("{}.package", reference.stem())));
         let RegistryArgs { credentials, ca, insecure_http } = &self.registry;
         let login = match credentials {
             Some(file) => registry::credentials::read(file, reference).map_err(|bad| {
-                Failure::work(&bad, "correct the file, or leave out --credentials")
+                Failure::from_error(&bad, "correct the file, or leave out --credentials")
             })?,
             None => None,
         };
-        let settings = Settings {
+        let settings = PullConfig {
             platform: self.platform.clone(),
             login,
             authority: ca.clone(),
             insecure_http: *insecure_http,
             proxies: Proxies::from_environment(),
-            ..Settings::default()
+            ..PullConfig::default()
         };
-        let (imported, fetched) = ask(until_stopped(&reference.to_string(), async {
-            let layout = Layout::beside(&target)?;
+        let (imported, fetched) = block_on(cancel_on_stop(&reference.to_string(), async {
+            let layout = TemporaryLayout::create_beside(&target)?;
             let made = layout.0.join("package");
             let done = fetch_and_import(reference, &settings, &layout.0, &made).await?;
-            put(&made, &target)?;
+            move_into_place(&made, &target)?;
             Ok(done)
         }))?;
         Ok((imported, target, fetched))
@@ -176,15 +180,15 @@ impl ImportArgs {
 }
 
 /// Gives the work up when told to stop, which is listened for before the work makes anything.
-async fn until_stopped<T>(
-    what: &str,
+async fn cancel_on_stop<T>(
+    subject: &str,
     work: impl Future<Output = Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    let done = Stop::listen()?.unless_told(work).await?;
-    done.ok_or_else(|| stopped(what))
+    let done = ShutdownSignal::listen()?.run_unless_requested(work).await?;
+    done.ok_or_else(|| stopped_failure(subject))
 }
 
-fn put(made: &Path, target: &Path) -> Result<(), Failure> {
+fn move_into_place(made: &Path, target: &Path) -> Result<(), Failure> {
     let moved = fs::rename(made, target);
     moved.map_err(|source| Failure::Write { what: target.display().to_string(), source })
 }
@@ -202,78 +206,78 @@ async fn import(
         // Nobody waits for it any more if it cannot be sent.
         let _ = sender.send(oci::import(&layout, &target, platform.as_deref(), limits));
     });
-    receiver.await.map_err(|gone| Failure::work(&gone, "report this"))
+    receiver.await.map_err(|gone| Failure::from_error(&gone, "report this"))
 }
 
 async fn fetch_and_import(
     reference: &Reference,
-    settings: &Settings,
+    settings: &PullConfig,
     layout: &Path,
     target: &Path,
 ) -> Result<(Imported, Fetched), Failure> {
     let transfer = Transfer::to_stderr();
     let fetched = registry::fetch(reference, layout, settings, &transfer).await;
-    let fetched = fetched.map_err(|error| refused(&error))?;
+    let fetched = fetched.map_err(|error| registry_failure(&error))?;
     drop(transfer);
     let imported = import(layout, target, settings.platform.clone(), settings.limits).await?;
-    Ok((imported.map_err(|error| of_registry(reference, &error))?, fetched))
+    Ok((imported.map_err(|error| image_failure(reference, &error))?, fetched))
 }
 
 /// Where an image and what is made of it are until it is a package; gone at the end, whatever has
 /// come of it. Beside the package, since that is where there is room.
-struct Layout(PathBuf);
+struct TemporaryLayout(PathBuf);
 
-impl Layout {
-    fn beside(target: &Path) -> Result<Layout, Failure> {
+impl TemporaryLayout {
+    fn create_beside(target: &Path) -> Result<TemporaryLayout, Failure> {
         let mut name = std::ffi::OsString::from(".");
         name.push(target.file_name().unwrap_or(target.as_os_str()));
         name.push(format!(".{}.layout", std::process::id()));
         let path = target.with_file_name(name);
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|source| Failure::Write { what: path.display().to_string(), source })?;
-        Ok(Layout(path))
+        Ok(TemporaryLayout(path))
     }
 }
 
-impl Drop for Layout {
+impl Drop for TemporaryLayout {
     fn drop(&mut self) {
         // An import that was given up may still be at work on its thread. It goes by names, and
         // under another one the folder gets nothing new while it is emptied.
-        let gone = self.0.with_extension("gone");
-        let path = fs::rename(&self.0, &gone).map_or(&self.0, |()| &gone);
+        let renamed = self.0.with_extension("gone");
+        let path = fs::rename(&self.0, &renamed).map_or(&self.0, |()| &renamed);
         // There is nobody left to tell.
         let _left_behind = fs::remove_dir_all(path);
     }
 }
 
-fn refused(error: &RegistryError) -> Failure {
-    Failure::Work { message: error.to_string(), next: error.next().to_owned() }
+fn registry_failure(error: &RegistryError) -> Failure {
+    Failure::Operation { message: error.to_string(), next: error.next().to_owned() }
 }
 
-fn of_registry(reference: &Reference, error: &PackageError) -> Failure {
+fn image_failure(reference: &Reference, error: &PackageError) -> Failure {
     let next = format!("see what the image has: skopeo inspect {reference}");
-    Failure::Work { message: format!("{reference}: {error}"), next }
+    Failure::Operation { message: format!("{reference}: {error}"), next }
 }
 
-fn stopped(what: &str) -> Failure {
-    let message = format!("{what}: stopped, and nothing of it was kept");
-    Failure::Work { message, next: "run it again when there is time".into() }
+fn stopped_failure(subject: &str) -> Failure {
+    let message = format!("{subject}: stopped, and nothing of it was kept");
+    Failure::Operation { message, next: "run it again when there is time".into() }
 }
 
 /// No file, which may be an image without its scheme.
-fn neither(path: &Path) -> Failure {
-    let typed = path.display().to_string();
-    let image: Result<Reference, _> = format!("{SCHEME}{typed}").parse();
+fn no_such_source(path: &Path) -> Failure {
+    let path_text = path.display().to_string();
+    let image: Result<Reference, _> = format!("{SCHEME}{path_text}").parse();
     let next = match image {
         Ok(_) => format!(
-            "check the path; for an image in a registry: cell package import {SCHEME}{typed}"
+            "check the path; for an image in a registry: cell package import {SCHEME}{path_text}"
         ),
         Err(_) => "check the path, then run it again".into(),
     };
-    Failure::Usage { message: format!("there is no file {typed}"), next }
+    Failure::Usage { message: format!("there is no file {path_text}"), next }
 }
 
-fn image_facts(imported: &Imported, fetched: Option<&Fetched>) -> serde_json::Value {
+fn image_json(imported: &Imported, fetched: Option<&Fetched>) -> serde_json::Value {
     json!({
         "reference": fetched.map(|fetched| fetched.pinned.to_string()),
         "platform": imported.platform,
@@ -288,21 +292,21 @@ fn image_facts(imported: &Imported, fetched: Option<&Fetched>) -> serde_json::Va
     })
 }
 
-fn came(fetched: &Fetched) -> String {
+fn fetched_text(fetched: &Fetched) -> String {
     format!("{}, {} fetched\n", fetched.pinned, format::bytes(fetched.bytes))
 }
 
-fn of_image(imported: &Imported) -> String {
-    let layers = format::counted(imported.layers as u64, "layer");
+fn image_text(imported: &Imported) -> String {
+    let layers = format::pluralize(imported.layers as u64, "layer");
     let mut out = format!("{} in {layers}, runs {:?}\n", imported.platform, imported.command);
     let dropped = imported.dropped;
-    for (count, what) in [
+    for (count, subject) in [
         (dropped.devices, "device or pipe left out"),
         (dropped.owner_modes, "program that would run as its owner runs as its caller"),
         (dropped.rewritten_links, "link rewritten to lead to the same place from inside"),
     ] {
         if count > 0 {
-            out.push_str(&format!("{} x {what}\n", format::count(count)));
+            out.push_str(&format!("{} x {subject}\n", format::count(count)));
         }
     }
     out

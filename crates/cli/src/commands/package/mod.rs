@@ -3,20 +3,20 @@
 mod build;
 mod find;
 mod import;
-mod lacking;
+mod missing_packages;
 mod push;
 mod show;
 
-pub use lacking::warnings;
+pub use missing_packages::warnings;
 
-use super::{Success, pages};
+use super::{Success, pagination};
+use crate::command_line;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, aside, is_wide, print_json, say};
-use crate::reach::{Cell, Reach};
-use crate::retyped;
-use crate::server::ask;
+use crate::output::{Output, is_wide, print_json, print_notice, print_prose};
+use crate::runtime::block_on;
 use crate::{format, table};
-use cellwright_api::client::{Change, encode_query};
+use cellwright_api::client::{ChangeOptions, encode_query};
 use cellwright_api::error::Code;
 use cellwright_api::types::{BlobView, Changed, Page};
 use cellwright_package::PackageError;
@@ -38,7 +38,7 @@ Examples:
   cell package ls";
 
 /// Digits of a digest in tables; enough to tell packages apart.
-const SHORT: usize = 12;
+const DIGEST_DIGITS: usize = 12;
 
 /// Packages: build, push, ls, show, rm, import
 #[derive(Debug, Subcommand)]
@@ -73,27 +73,27 @@ pub struct RmArgs {
 }
 
 impl Package {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
         match self {
             Package::Build(args) => args.run()?,
             Package::Import(args) => args.run()?,
-            Package::Push(args) => args.run(reach)?,
-            Package::Ls(args) => args.run(reach)?,
-            Package::Show(args) => args.run(reach)?,
-            Package::Rm(args) => args.run(reach)?,
+            Package::Push(args) => args.run(connection)?,
+            Package::Ls(args) => args.run(connection)?,
+            Package::Show(args) => args.run(connection)?,
+            Package::Rm(args) => args.run(connection)?,
         }
         Ok(Success::Done)
     }
 }
 
 impl LsArgs {
-    fn run(self, reach: &Reach) -> Result<(), Failure> {
-        let cell = reach.cell()?;
-        let blobs = ask(async {
-            let mut blobs = all(&cell).await?;
+    fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
+        let cell = connection.cell()?;
+        let blobs = block_on(async {
+            let mut blobs = list_packages(&cell).await?;
             // One that the answering master lacks may be with another, which is asked for it.
             for blob in blobs.iter_mut().filter(|blob| !blob.held) {
-                blob.held = has_bytes(&cell, &format!("/v1/blobs/{}", blob.digest)).await?;
+                blob.held = has_content(&cell, &format!("/v1/blobs/{}", blob.digest)).await?;
             }
             Ok(blobs)
         })?;
@@ -101,13 +101,13 @@ impl LsArgs {
             return print_json(&blobs);
         }
         if blobs.is_empty() {
-            aside("no packages; next: cell package push DIR --name NAME");
+            print_notice("no packages; next: cell package push DIR --name NAME");
             return Ok(());
         }
         let rows: Vec<Vec<String>> = blobs.iter().map(row).collect();
         let by: &[&str] = if is_wide() { &["by"] } else { &[] };
         let columns = [&["digest", "name", "size"], by, &["stored", "used by"]].concat();
-        say(&table::render_told(&columns, &rows))
+        print_prose(&table::render_with_text_column(&columns, &rows))
     }
 }
 
@@ -117,7 +117,7 @@ fn row(blob: &BlobView) -> Vec<String> {
         false => "lost: push it again".into(),
     };
     let name = if blob.names.is_empty() { "-".into() } else { blob.names.join(", ") };
-    let mut row = vec![short(&blob.digest), name, format::bytes(blob.bytes)];
+    let mut row = vec![short_digest(&blob.digest), name, format::bytes(blob.bytes)];
     if is_wide() {
         row.push(blob.by.as_ref().map_or_else(|| "the cell".into(), ToString::to_string));
     }
@@ -135,42 +135,47 @@ fn used_by(blob: &BlobView) -> String {
 }
 
 impl RmArgs {
-    fn run(self, reach: &Reach) -> Result<(), Failure> {
-        let cell = reach.cell()?;
-        let blob = ask(find::one(&cell, &self.what))?;
+    fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
+        let cell = connection.cell()?;
+        let blob = block_on(find::find_package(&cell, &self.what))?;
         // Whoever takes something away has seen what it is called.
-        if self.what.len() < SHORT && !find::is_called(&blob, &self.what) {
-            let (digits, digest) = (&self.what, short(&blob.digest));
+        if self.what.len() < DIGEST_DIGITS && !find::has_name(&blob, &self.what) {
+            let (digits, digest) = (&self.what, short_digest(&blob.digest));
             return Err(Failure::Usage {
                 message: format!(
-                    "{digits} is {} digits of a digest; allowed: the {SHORT} that `cell package \
+                    "{digits} is {} digits of a digest; allowed: the {DIGEST_DIGITS} that `cell package \
                      ls` shows, or more",
                     digits.len()
                 ),
-                next: retyped::with(digits, &digest),
+                next: command_line::corrected(digits, &digest),
             });
         }
         let path = format!("/v1/blobs/{}", blob.digest);
         let none: Option<&()> = None;
-        let _done: Changed = ask(async {
-            let change = Change::default();
+        let _done: Changed = block_on(async {
+            let change = ChangeOptions::default();
             match cell.client.change(Method::DELETE, &path, none, &change).await {
                 Ok(done) => Ok(done.value),
                 Err(error) if error.code() == Some(Code::WrongState) && blob.uses > 0 => {
-                    let crons = pages::all(async |page| Ok(cell.client.crons(page).await?.value));
+                    let crons = pagination::fetch_all(async |page| {
+                        Ok(cell.client.crons(page).await?.value)
+                    });
                     let crons = crons.await?;
                     let crons = crons.iter().map(|cron| format!("{}/{}", cron.user, cron.name));
-                    Err(needed(&blob, &crons.collect()))
+                    Err(in_use_failure(&blob, &crons.collect()))
                 }
                 Err(error) => Err(error.into()),
             }
         })?;
-        say(&format!("package {} removed\nnext: cell package ls\n", short(&blob.digest)))
+        print_prose(&format!(
+            "package {} removed\nnext: cell package ls\n",
+            short_digest(&blob.digest)
+        ))
     }
 }
 
 /// Whose jobs are in the way, and how to end each of them.
-fn needed(blob: &BlobView, crons: &BTreeSet<String>) -> Failure {
+fn in_use_failure(blob: &BlobView, crons: &BTreeSet<String>) -> Failure {
     let more = match usize::try_from(blob.uses).unwrap_or(0).saturating_sub(blob.used_by.len()) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -180,17 +185,17 @@ fn needed(blob: &BlobView, crons: &BTreeSet<String>) -> Failure {
         false => format!("cell stop {job}"),
     };
     let ends: Vec<String> = blob.used_by.iter().map(end).collect();
-    Failure::Work {
+    Failure::Operation {
         message: format!(
             "package {} is needed by {}{more}",
-            short(&blob.digest),
+            short_digest(&blob.digest),
             blob.used_by.join(", ")
         ),
         next: format!("{}; then the same command again", ends.join("; ")),
     }
 }
 
-async fn all(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
+async fn list_packages(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
     let mut found = Vec::new();
     let mut after = None;
     loop {
@@ -206,7 +211,7 @@ async fn all(cell: &Cell) -> Result<Vec<BlobView>, Failure> {
 }
 
 /// Whether any master can give the content; the one that is asked gets it from the others.
-async fn has_bytes(cell: &Cell, path: &str) -> Result<bool, Failure> {
+async fn has_content(cell: &Cell, path: &str) -> Result<bool, Failure> {
     match cell.client.download(path).await {
         Ok(_) => Ok(true),
         Err(error) if error.code() == Some(Code::NoSuchBlob) => Ok(false),
@@ -214,11 +219,11 @@ async fn has_bytes(cell: &Cell, path: &str) -> Result<bool, Failure> {
     }
 }
 
-fn short(digest: &str) -> String {
-    digest.chars().take(SHORT).collect()
+fn short_digest(digest: &str) -> String {
+    digest.chars().take(DIGEST_DIGITS).collect()
 }
 
-fn failed(error: PackageError) -> Failure {
+fn package_failure(error: PackageError) -> Failure {
     let next = match &error {
         PackageError::Io { .. } => "check the path, the permissions and the free space",
         PackageError::NotAPackage { .. } => "make one: cell package build DIR",
@@ -232,18 +237,18 @@ fn failed(error: PackageError) -> Failure {
         }
         _ => "change what is named there, then run it again",
     };
-    Failure::work(&error, next)
+    Failure::from_error(&error, next)
 }
 
 /// A folder of our own for files nobody asked for, gone at the end.
-struct Scratch(PathBuf);
+struct TemporaryFolder(PathBuf);
 
-impl Scratch {
-    fn new() -> Result<Scratch, Failure> {
+impl TemporaryFolder {
+    fn new() -> Result<TemporaryFolder, Failure> {
         let path = std::env::temp_dir().join(format!("cell-package-{}", std::process::id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|source| Failure::Write { what: path.display().to_string(), source })?;
-        Ok(Scratch(path))
+        Ok(TemporaryFolder(path))
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -251,7 +256,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // The system clears what is left here.
         let _left_behind = fs::remove_dir_all(&self.0);
@@ -259,8 +264,8 @@ impl Drop for Scratch {
 }
 
 /// The system's words for it do not name the path.
-fn no_such(path: &Path, error: &io::Error) -> Failure {
-    Failure::Work {
+fn open_failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::Operation {
         message: format!("{}: {error}", path.display()),
         next: "check the path, then run it again".into(),
     }
@@ -268,7 +273,7 @@ fn no_such(path: &Path, error: &io::Error) -> Failure {
 
 /// `NAME.package` in this folder.
 fn default_target(source: &Path) -> Result<PathBuf, Failure> {
-    let resolved = fs::canonicalize(source).map_err(|error| no_such(source, &error))?;
+    let resolved = fs::canonicalize(source).map_err(|error| open_failure(source, &error))?;
     match resolved.file_stem().and_then(|stem| stem.to_str()) {
         Some(stem) => Ok(PathBuf::from(format!("{stem}.package"))),
         None => Err(Failure::Usage {
@@ -287,15 +292,15 @@ mod tests {
     fn a_path_that_is_not_there_is_named() {
         let path = Path::new("no-such-folder/nosuch");
         let built = default_target(path).map(drop).unwrap_err().to_string();
-        let pushed = push::checked(path).map(drop).unwrap_err().to_string();
-        for said in [built, pushed] {
-            assert!(said.starts_with("no-such-folder/nosuch: No such file"), "{said}");
+        let pushed = push::verify_package(path).map(drop).unwrap_err().to_string();
+        for message in [built, pushed] {
+            assert!(message.starts_with("no-such-folder/nosuch: No such file"), "{message}");
         }
     }
 
     #[test]
     fn a_package_is_listed_with_what_jobs_call_it_and_who_needs_it() {
-        let told = |names: &[&str], used_by: &[&str], uses: u32| {
+        let listed_columns = |names: &[&str], used_by: &[&str], uses: u32| {
             let blob = json!({
                 "digest": "c2a512f6e332".repeat(5), "bytes": 4096, "created": 0, "by": null,
                 "names": names, "used_by": used_by, "uses": uses,
@@ -305,10 +310,10 @@ mod tests {
             (row[1].clone(), row[4].clone())
         };
         let is = |name: &str, used: &str| (name.to_owned(), used.to_owned());
-        assert_eq!(told(&[], &[], 0), is("-", "-"));
-        assert_eq!(told(&["web"], &[], 0), is("web", "-"), "a job that is over named it");
-        assert_eq!(told(&["web"], &["ann/web"], 1), is("web", "ann/web"));
-        let many = told(&["httpd", "web"], &["ann/web", "bob/web"], 2);
+        assert_eq!(listed_columns(&[], &[], 0), is("-", "-"));
+        assert_eq!(listed_columns(&["web"], &[], 0), is("web", "-"), "a job that is over named it");
+        assert_eq!(listed_columns(&["web"], &["ann/web"], 1), is("web", "ann/web"));
+        let many = listed_columns(&["httpd", "web"], &["ann/web", "bob/web"], 2);
         assert_eq!(many, is("httpd, web", "ann/web and 1 more"));
     }
 
@@ -319,8 +324,8 @@ mod tests {
             "names": ["web"], "used_by": ["ann/web", "bob/tick"], "uses": 3,
         });
         let crons = BTreeSet::from(["bob/tick".to_owned()]);
-        let Failure::Work { message, next } =
-            needed(&serde_json::from_value(blob).unwrap(), &crons)
+        let Failure::Operation { message, next } =
+            in_use_failure(&serde_json::from_value(blob).unwrap(), &crons)
         else {
             panic!("something else failed")
         };

@@ -1,13 +1,13 @@
 //! `cell package push`: a package to the masters, and what to write into a job.
 
-use super::{Scratch, all, failed, has_bytes, no_such};
+use super::{TemporaryFolder, has_content, list_packages, open_failure, package_failure};
 use crate::args::OutputArgs;
+use crate::connection::ConnectionArgs;
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_json};
 use crate::progress::Transfer;
-use crate::reach::Reach;
-use crate::server::ask;
+use crate::runtime::block_on;
 use cellwright_api::types::Changed;
 use cellwright_cell::name::Token;
 use cellwright_cell::spec::PackageRef;
@@ -43,42 +43,45 @@ fn package_name(text: &str) -> Result<Token, String> {
 }
 
 impl PushArgs {
-    pub fn run(self, reach: &Reach) -> Result<(), Failure> {
-        let cell = reach.cell()?;
-        let scratch = Scratch::new()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
+        let cell = connection.cell()?;
+        let scratch = TemporaryFolder::new()?;
         let file = match self.source.is_dir() {
             true => {
                 let file = scratch.file("package");
-                build(&self.source, &file).map_err(failed)?;
+                build(&self.source, &file).map_err(package_failure)?;
                 file
             }
             false => self.source,
         };
-        let (digest, bytes) = checked(&file)?;
+        let (digest, bytes) = verify_package(&file)?;
         let path = format!("/v1/blobs/{digest}");
-        let (is_there, stored, names): (bool, Changed, Vec<String>) = ask(async {
-            let is_there = has_bytes(&cell, &path).await?;
+        let (is_there, stored, names): (bool, Changed, Vec<String>) = block_on(async {
+            let is_there = has_content(&cell, &path).await?;
             let sent = Arc::new(AtomicU64::new(0));
             let sending = cell.client.put_file(&path, &file, &sent);
-            let stored = Transfer::sending("package", bytes, &sent, sending).await;
-            let known =
-                all(&cell).await?.into_iter().find(|blob| blob.digest == digest.to_string());
+            let stored = Transfer::track_send("package", bytes, &sent, sending).await;
+            let known = list_packages(&cell)
+                .await?
+                .into_iter()
+                .find(|blob| blob.digest == digest.to_string());
             let names = known.map(|blob| blob.names).unwrap_or_default();
             Ok((is_there, stored?.value, names))
         })?;
-        let spelt = digest.token().map_err(|bad| Failure::work(&bad, "report this"))?;
-        let reference = PackageRef { name: self.name, digest: spelt, bytes };
+        let digest_token =
+            digest.token().map_err(|bad| Failure::from_error(&bad, "report this"))?;
+        let reference = PackageRef { name: self.name, digest: digest_token, bytes };
         if self.output.output == Output::Json {
             return print_json(&reference);
         }
         let name = reference.name.as_str();
-        let (what, called) = match (stored.changed, is_there) {
+        let (outcome, names_note) = match (stored.changed, is_there) {
             (true, _) => ("stored", String::new()),
-            (false, true) => ("was stored already", called(name, &names)),
+            (false, true) => ("was stored already", other_names_note(name, &names)),
             (false, false) => ("stored again: the masters had lost its bytes", String::new()),
         };
         print(&format!(
-            "{name} {what}, {}{called}\nin a job: \"packages\": [{{\"name\": \"{name}\", \
+            "{name} {outcome}, {}{names_note}\nin a job: \"packages\": [{{\"name\": \"{name}\", \
              \"digest\": \"{digest}\", \"bytes\": {bytes}}}]\nnext: cell run FILE\n",
             format::bytes(bytes),
         ))
@@ -86,7 +89,7 @@ impl PushArgs {
 }
 
 /// What jobs call the content that was there: the name given here is nobody's before a job has it.
-fn called(name: &str, names: &[String]) -> String {
+fn other_names_note(name: &str, names: &[String]) -> String {
     match names {
         [] => "; no job that you see names it".into(),
         names if names.iter().any(|known| known == name) => String::new(),
@@ -95,11 +98,11 @@ fn called(name: &str, names: &[String]) -> String {
 }
 
 /// Reads all of it first: what the masters are given is what every machine will get.
-pub(super) fn checked(file: &Path) -> Result<(PackageDigest, u64), Failure> {
-    let cannot = |error: std::io::Error| no_such(file, &error);
+pub(super) fn verify_package(file: &Path) -> Result<(PackageDigest, u64), Failure> {
+    let cannot = |error: std::io::Error| open_failure(file, &error);
     let opened = File::open(file).map_err(cannot)?;
     let bytes = opened.metadata().map_err(cannot)?.len();
-    let (digest, _) = list(opened, bytes, Limits::default()).map_err(failed)?;
+    let (digest, _) = list(opened, bytes, Limits::default()).map_err(package_failure)?;
     Ok((digest, bytes))
 }
 
@@ -110,9 +113,9 @@ mod tests {
     #[test]
     fn content_that_was_there_is_told_with_what_jobs_call_it() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(called("greeter", &names(&["greeter", "web"])), "");
-        assert_eq!(called("greeter", &[]), "; no job that you see names it");
-        let other = called("greeter2", &names(&["greeter"]));
+        assert_eq!(other_names_note("greeter", &names(&["greeter", "web"])), "");
+        assert_eq!(other_names_note("greeter", &[]), "; no job that you see names it");
+        let other = other_names_note("greeter2", &names(&["greeter"]));
         assert_eq!(other, "; jobs call it greeter, and greeter2 once one does");
     }
 }

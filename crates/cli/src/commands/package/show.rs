@@ -1,13 +1,13 @@
 //! `cell package show`: a package is read to its end under the rules of unpacking.
 
-use super::find::one;
-use super::{Scratch, failed, no_such};
+use super::find::find_package;
+use super::{TemporaryFolder, open_failure, package_failure};
 use crate::args::OutputArgs;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::format;
 use crate::output::{Output, print, print_json};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::runtime::block_on;
 use cellwright_cell::name::Token;
 use cellwright_package::unpack::{Listed, list};
 use cellwright_package::{Limits, PackageDigest};
@@ -28,7 +28,7 @@ pub struct ShowArgs {
 }
 
 impl ShowArgs {
-    pub fn run(self, reach: &Reach) -> Result<(), Failure> {
+    pub fn run(self, connection: &ConnectionArgs) -> Result<(), Failure> {
         let path = PathBuf::from(&self.what);
         if path.exists() {
             return self.show(&path);
@@ -39,27 +39,27 @@ impl ShowArgs {
                 next: "see which packages there are: cell package ls".into(),
             });
         }
-        let cell = reach.cell()?;
-        let scratch = Scratch::new()?;
+        let cell = connection.cell()?;
+        let scratch = TemporaryFolder::new()?;
         let file = scratch.file("package");
-        ask(download(&cell, &self.what, &file))?;
+        block_on(download(&cell, &self.what, &file))?;
         self.show(&file)
     }
 
     fn show(&self, path: &Path) -> Result<(), Failure> {
-        let cannot = |error: std::io::Error| no_such(path, &error);
+        let cannot = |error: std::io::Error| open_failure(path, &error);
         let file = File::open(path).map_err(cannot)?;
         let bytes = file.metadata().map_err(cannot)?.len();
-        let (digest, listed) = list(file, bytes, Limits::default()).map_err(failed)?;
+        let (digest, listed) = list(file, bytes, Limits::default()).map_err(package_failure)?;
         match self.output.output {
-            Output::Json => print_json(&facts(digest, bytes, &listed)),
-            Output::Table => print(&told(digest, bytes, &listed)),
+            Output::Json => print_json(&package_json(digest, bytes, &listed)),
+            Output::Table => print(&package_text(digest, bytes, &listed)),
         }
     }
 }
 
-async fn download(cell: &Cell, what: &str, file: &Path) -> Result<(), Failure> {
-    let blob = one(cell, what).await?;
+async fn download(cell: &Cell, name_or_digest: &str, file: &Path) -> Result<(), Failure> {
+    let blob = find_package(cell, name_or_digest).await?;
     let mut out = File::create(file).map_err(|source| unwritable(file, source))?;
     let mut content = cell.client.download(&format!("/v1/blobs/{}", blob.digest)).await?;
     while let Some(piece) = content.next().await? {
@@ -72,7 +72,7 @@ fn unwritable(file: &Path, source: std::io::Error) -> Failure {
     Failure::Write { what: file.display().to_string(), source }
 }
 
-fn facts(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_json::Value {
+fn package_json(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_json::Value {
     let entries: Vec<_> = listed
         .iter()
         .map(|entry| {
@@ -89,8 +89,8 @@ fn facts(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> serde_json::Va
 }
 
 /// Paths last: they may be long, and lines are not wrapped.
-fn told(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> String {
-    let count = format::counted_as(listed.len() as u64, "entry", "entries");
+fn package_text(digest: PackageDigest, bytes: u64, listed: &[Listed]) -> String {
+    let count = format::pluralize_as(listed.len() as u64, "entry", "entries");
     let mut out = format!("digest {digest}\n{}, {count}\n", format::bytes(bytes));
     for entry in listed {
         let mode = entry.mode.map_or_else(|| "-".into(), |mode| format!("{mode:04o}"));

@@ -1,34 +1,34 @@
 //! One job with its tasks, or with some of them; and many jobs, a line each.
 
 use crate::clock;
-use crate::commands::pages;
-use crate::commands::tell;
+use crate::commands::pagination;
+use crate::commands::status_text;
+use crate::connection::Cell;
 use crate::failure::Failure;
 use crate::format;
-use crate::output::{aside, is_wide, say};
-use crate::reach::Cell;
-use crate::table::{self, wrapped};
+use crate::output::{is_wide, print_notice, print_prose};
+use crate::table::{self, wrap};
 use cellwright_api::output::{OutputQuery, Stream};
 use cellwright_api::types::{JobView, TaskView};
 use cellwright_cell::job::Update;
 use cellwright_cell::name::JobKey;
 use cellwright_cell::reason::Reason;
-use cellwright_cell::task::{ExitClass, Fate, TaskState};
+use cellwright_cell::task::{ExitClass, TaskOutcome, TaskState};
 use cellwright_cell::time::Time;
 use cellwright_sim::experiment::load::Units;
 use serde::Serialize;
 
 /// Tasks shown of one job in a table; JSON has all.
-const SHOWN_TASKS: usize = 40;
+const MAX_TASK_ROWS: usize = 40;
 /// Tasks that could not start whose words are fetched.
-const ASKED: usize = 3;
+const MAX_START_ERRORS: usize = 3;
 
 #[derive(Serialize)]
 pub struct JobStatus {
     pub job: JobView,
     pub tasks: Vec<TaskView>,
     /// Why tasks could not start, in the words of their machines, by task.
-    pub words: Vec<Words>,
+    pub words: Vec<StartError>,
 }
 
 impl JobStatus {
@@ -45,7 +45,7 @@ impl JobStatus {
 
 /// What the machine said of a task.
 #[derive(Serialize)]
-pub struct Words {
+pub struct StartError {
     pub task: String,
     pub said: String,
 }
@@ -58,10 +58,10 @@ pub async fn read(
 ) -> Result<JobStatus, Failure> {
     let job = cell.client.job(key).await?.value.item;
     let tasks = match indexes {
-        None => pages::tasks(cell, key).await?,
-        Some([one]) => vec![cell.client.task(key, *one).await?.value.item],
+        None => pagination::tasks(cell, key).await?,
+        Some([single]) => vec![cell.client.task(key, *single).await?.value.item],
         Some(some) => {
-            let mut tasks = pages::tasks(cell, key).await?;
+            let mut tasks = pagination::tasks(cell, key).await?;
             tasks.retain(|task| some.contains(&task.index));
             // Of a range without a task the cell says why: the first is one that it has not.
             if let (true, Some(first)) = (tasks.is_empty(), some.first()) {
@@ -70,15 +70,15 @@ pub async fn read(
             tasks
         }
     };
-    let words = words_of_starts(cell, key, &tasks).await;
+    let words = fetch_start_errors(cell, key, &tasks).await;
     Ok(JobStatus { job, tasks, words })
 }
 
 /// What kept tasks from starting. The cell writes it at the end of their log; who cannot read that,
 /// or whose machine does not answer, is told the rest without it.
-pub async fn words_of_starts(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -> Vec<Words> {
+pub async fn fetch_start_errors(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -> Vec<StartError> {
     let mut found = Vec::new();
-    for task in tasks.iter().filter(|task| could_not_start(task)).take(ASKED) {
+    for task in tasks.iter().filter(|task| could_not_start(task)).take(MAX_START_ERRORS) {
         let attempt = task.last_end.as_ref().map(|end| end.attempt);
         let query = OutputQuery {
             stream: Stream::Stderr,
@@ -86,11 +86,13 @@ pub async fn words_of_starts(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -> V
             lines: Some(1),
             ..OutputQuery::default()
         };
-        let said = cell.client.output(key, task.index, &query).await;
-        let said = said.map(|piece| piece.value.text.trim().to_owned()).unwrap_or_default();
-        let said = said.strip_prefix("[cell: ").and_then(|said| said.strip_suffix(']'));
-        if let Some(said) = said {
-            found.push(Words { task: task.name.clone(), said: said.to_owned() });
+        let stderr_line = cell.client.output(key, task.index, &query).await;
+        let stderr_line =
+            stderr_line.map(|piece| piece.value.text.trim().to_owned()).unwrap_or_default();
+        let stderr_line =
+            stderr_line.strip_prefix("[cell: ").and_then(|said| said.strip_suffix(']'));
+        if let Some(stderr_line) = stderr_line {
+            found.push(StartError { task: task.name.clone(), said: stderr_line.to_owned() });
         }
     }
     found
@@ -98,72 +100,75 @@ pub async fn words_of_starts(cell: &Cell, key: &JobKey, tasks: &[TaskView]) -> V
 
 fn could_not_start(task: &TaskView) -> bool {
     let cause = Reason::Exited(ExitClass::CouldNotStart);
-    task.state == TaskState::Dead(Fate::Failed(ExitClass::CouldNotStart))
-        || (tell::is_failing(task) && task.last_end.as_ref().is_some_and(|end| end.why == cause))
+    task.state == TaskState::Dead(TaskOutcome::Failed(ExitClass::CouldNotStart))
+        || (status_text::is_failing(task)
+            && task.last_end.as_ref().is_some_and(|end| end.why == cause))
 }
 
-/// Jobs for people, or that there are none; `some`: only those that are like something.
-pub fn show_list(jobs: &[JobView], some: bool) -> Result<(), Failure> {
-    match (jobs.is_empty(), some) {
-        (true, true) => aside("no job is like that; next: cell job status"),
-        (true, false) => aside("no jobs; next: cell run examples/hello.json"),
-        (false, _) => say(&list(jobs, clock::now()))?,
+/// Jobs for people, or that there are none; `is_filtered`: only those that are like something.
+pub fn print_jobs(jobs: &[JobView], is_filtered: bool) -> Result<(), Failure> {
+    match (jobs.is_empty(), is_filtered) {
+        (true, true) => print_notice("no job is like that; next: cell job status"),
+        (true, false) => print_notice("no jobs; next: cell run examples/hello.json"),
+        (false, _) => print_prose(&render_list(jobs, clock::now()))?,
     }
     Ok(())
 }
 
 /// Jobs, a line each.
-fn list(jobs: &[JobView], now: Time) -> String {
+fn render_list(jobs: &[JobView], now: Time) -> String {
     let rows: Vec<Vec<String>> = jobs
         .iter()
         .map(|job| {
             let mut row = vec![
                 format!("{}/{}", job.user, job.name),
-                tell::job_state(job).into(),
+                status_text::job_state(job).into(),
                 job.spec.priority.0.to_string(),
-                format::since(job.submitted_at, now),
+                format::elapsed(job.submitted_at, now),
             ];
             if is_wide() {
                 row.push(format!("{}", job.version));
-                row.push(amounts(&job.spec.task.limits));
+                row.push(limits_text(&job.spec.task.limits));
             }
-            row.push(tell::counts_of(job));
+            row.push(status_text::job_task_counts(job));
             row
         })
         .collect();
     match is_wide() {
-        true => table::render_told(
+        true => table::render_with_text_column(
             &["job", "state", "priority", "age", "version", "limits", "tasks"],
             &rows,
         ),
-        false => table::render_told(&["job", "state", "priority", "age", "tasks"], &rows),
+        false => {
+            table::render_with_text_column(&["job", "state", "priority", "age", "tasks"], &rows)
+        }
     }
 }
 
-pub fn amounts(limits: &cellwright_cell::resource::Resources) -> String {
+pub fn limits_text(limits: &cellwright_cell::resource::Resources) -> String {
     let amount = |dimension, amount| format::amount(Units::CoresAndBytes, dimension, amount);
     format!("{}, {}", amount("cpu", limits.cpu), amount("ram", limits.ram))
 }
 
 /// Tasks, a line each.
-pub fn rows_of_tasks(tasks: &[TaskView], now: Time) -> String {
+pub fn render_tasks(tasks: &[TaskView], now: Time) -> String {
     let rows: Vec<Vec<String>> = tasks
         .iter()
         .map(|task| {
             let mut row = vec![
                 task.index.to_string(),
-                tell::state(task),
+                status_text::state(task),
                 task.machine.as_ref().map_or("-".into(), ToString::to_string),
                 task.attempt.to_string(),
-                format::since(task.changed_at, now),
+                format::elapsed(task.changed_at, now),
             ];
             if is_wide() {
                 let ports: Vec<String> = task.ports.iter().map(ToString::to_string).collect();
-                row.push(amounts(&task.limits));
-                row.push(amounts(&task.reservation));
+                row.push(limits_text(&task.limits));
+                row.push(limits_text(&task.reservation));
                 row.push(ports.join(" "));
             }
-            row.push(tell::note(task, now));
+            row.push(status_text::note(task, now));
             row
         })
         .collect();
@@ -171,63 +176,65 @@ pub fn rows_of_tasks(tasks: &[TaskView], now: Time) -> String {
         true => {
             let header =
                 ["task", "state", "machine", "try", "since", "limits", "reserved", "ports", ""];
-            table::render_told(&header, &rows)
+            table::render_with_text_column(&header, &rows)
         }
-        false => table::render_told(&["task", "state", "machine", "try", "since", ""], &rows),
+        false => {
+            table::render_with_text_column(&["task", "state", "machine", "try", "since", ""], &rows)
+        }
     }
 }
 
-pub fn shown(status: &JobStatus, now: Time) -> String {
+pub fn render(status: &JobStatus, now: Time) -> String {
     let JobStatus { job, tasks, words } = status;
     let key = format!("{}/{}", job.user, job.name);
     let mut out = format!(
         "{key}: {}, priority {}, version {}, {}\n",
-        tell::job_state(job),
+        status_text::job_state(job),
         job.spec.priority.0,
         job.version,
-        tell::counts_of(job),
+        status_text::job_task_counts(job),
     );
-    out.push_str(&format!("submitted {} ago\n", format::since(job.submitted_at, now)));
+    out.push_str(&format!("submitted {} ago\n", format::elapsed(job.submitted_at, now)));
     if !job.waits_for.is_empty() {
-        let before: Vec<String> = job.waits_for.iter().map(ToString::to_string).collect();
-        out.push_str(&wrapped("starts after ", "  ", &before.join(", ")));
+        let dependencies: Vec<String> = job.waits_for.iter().map(ToString::to_string).collect();
+        out.push_str(&wrap("starts after ", "  ", &dependencies.join(", ")));
     }
     if let Some(update) = &job.update {
-        out.push_str(&updating(&key, update, job.update_complete));
+        out.push_str(&update_text(&key, update, job.update_complete));
     }
     out.push('\n');
-    out.push_str(&rows_of_tasks(&tasks[..tasks.len().min(SHOWN_TASKS)], now));
-    let more = tasks.len().saturating_sub(SHOWN_TASKS);
+    out.push_str(&render_tasks(&tasks[..tasks.len().min(MAX_TASK_ROWS)], now));
+    let more = tasks.len().saturating_sub(MAX_TASK_ROWS);
     if more > 0 {
         out.push_str(&format!("... and {} more: -o json\n", format::count(more as u64)));
     }
-    for Words { task, said } in words {
-        out.push_str(&wrapped(&format!("\n{task} could not start: "), "  ", said));
+    for StartError { task, said: message } in words {
+        out.push_str(&wrap(&format!("\n{task} could not start: "), "  ", message));
     }
-    out.push_str(&next(&key, tasks));
+    out.push_str(&next_hint(&key, tasks));
     out
 }
 
-fn updating(key: &str, update: &Update, is_complete: bool) -> String {
+fn update_text(key: &str, update: &Update, is_complete: bool) -> String {
     let skipped = match update.skipped.len() {
         0 => String::new(),
-        some => format!(", {} skipped", format::counted(some as u64, "task")),
+        some => format!(", {} skipped", format::pluralize(some as u64, "task")),
     };
-    let way = if update.undoing { "undoing" } else { "update" };
+    let kind = if update.undoing { "undoing" } else { "update" };
     let (from, to) = (update.from, update.to);
-    let disrupted = format::counted(u64::from(update.disruptions), "disruption");
+    let disrupted = format::pluralize(u64::from(update.disruptions), "disruption");
     let complete = if is_complete { "complete, not closed yet, " } else { "" };
     let text = format!("{complete}{disrupted}{skipped}; cell update {key}");
-    wrapped(&format!("{way} from version {from} to {to}: "), "  ", &text)
+    wrap(&format!("{kind} from version {from} to {to}: "), "  ", &text)
 }
 
 /// What to type next about the first task that needs it.
-fn next(key: &str, tasks: &[TaskView]) -> String {
-    if let Some(task) = tasks.iter().find(|task| tell::is_failing(task)) {
+fn next_hint(key: &str, tasks: &[TaskView]) -> String {
+    if let Some(task) = tasks.iter().find(|task| status_text::is_failing(task)) {
         let index = task.index;
         // The log of one that runs again is that of the attempt that is well.
         return match &task.last_end {
-            Some(end) if task.state.on_machine() => format!(
+            Some(end) if task.state.is_on_machine() => format!(
                 "\nwhy it failed: cell logs {key}/{index} --stderr --attempt {}\n",
                 end.attempt
             ),

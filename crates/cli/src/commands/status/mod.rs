@@ -3,22 +3,24 @@
 
 mod cell;
 mod job;
-mod other;
+mod user_and_cron;
 
-use super::target::{self, ambiguous};
-use super::{Success, pages, parse};
+use super::target::{self, ambiguous_name};
+use super::{Success, pagination, parse};
 use crate::args::{OutputArgs, WatchArgs};
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
-use crate::output::{Output, print_json, print_named, say};
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::output::{Output, print_json, print_named, print_prose};
+use crate::runtime::block_on;
 use cellwright_api::client::JobFilter;
 use cellwright_api::error::Code;
 use cellwright_api::types::{CronView, FoundKind, FoundView, MachineView, UserView};
 use clap::Args;
-pub use job::{JobStatus, Words, read as read_job, show_list, shown as shown_job, words_of_starts};
-pub use other::{cron as shown_cron, user as shown_user};
+pub use job::{
+    JobStatus, StartError, fetch_start_errors, print_jobs, read as read_job, render as shown_job,
+};
 use serde::Serialize;
+pub use user_and_cron::{cron as shown_cron, user as shown_user};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +57,7 @@ pub struct StatusArgs {
 /// One thing, whatever it is.
 #[derive(Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Thing {
+pub enum CellObject {
     Job(JobStatus),
     AllocSet(JobStatus),
     /// One task, or some, of a job.
@@ -72,60 +74,62 @@ pub enum Thing {
 }
 
 impl StatusArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         if let Some(selector) = self.selector {
             let filter = JobFilter { selector: Some(selector), ..JobFilter::default() };
-            let jobs = ask(pages::jobs(&cell, &filter))?;
+            let jobs = block_on(pagination::jobs(&cell, &filter))?;
             match self.output.output {
                 Output::Json => print_json(&jobs)?,
-                Output::Table => show_list(&jobs, true)?,
+                Output::Table => print_jobs(&jobs, true)?,
             }
             return Ok(Success::Done);
         }
         let Some(text) = &self.what else {
-            let standing = ask(cell::read(&cell))?;
+            let cell_status = block_on(cell::read(&cell))?;
             match self.output.output {
-                Output::Json => print_json(&standing)?,
-                Output::Table => say(&cell::shown(&standing))?,
+                Output::Json => print_json(&cell_status)?,
+                Output::Table => print_prose(&cell::render(&cell_status))?,
             }
             // What was asked for was shown, but it may be old and nothing can change it.
-            return Ok(if standing.is_led() { Success::Done } else { Success::NobodyLeads });
+            return Ok(if cell_status.is_led() { Success::Done } else { Success::NoLeader });
         };
-        let thing = ask(find(&cell, text))?;
+        let object = block_on(find_object(&cell, text))?;
         match self.output.output {
-            Output::Json => print_named(&thing, &thing.names())?,
-            Output::Table => say(&thing.shown())?,
+            Output::Json => print_named(&object, &object.names())?,
+            Output::Table => print_prose(&object.text())?,
         }
         Ok(Success::Done)
     }
 }
 
-impl Thing {
+impl CellObject {
     /// What commands take to mean this very thing again.
     pub fn names(&self) -> Vec<String> {
         match self {
-            Thing::Job(status) | Thing::AllocSet(status) => vec![status.job_name()],
-            Thing::Task(status) => status.task_names(),
-            Thing::Machine { machine } => vec![machine.name.to_string()],
-            Thing::User { user } => vec![user.name.to_string()],
-            Thing::Cron { cron } => vec![format!("{}/{}", cron.user, cron.name)],
+            CellObject::Job(status) | CellObject::AllocSet(status) => vec![status.job_name()],
+            CellObject::Task(status) => status.task_names(),
+            CellObject::Machine { machine } => vec![machine.name.to_string()],
+            CellObject::User { user } => vec![user.name.to_string()],
+            CellObject::Cron { cron } => vec![format!("{}/{}", cron.user, cron.name)],
         }
     }
 
-    fn shown(&self) -> String {
+    fn text(&self) -> String {
         let now = crate::clock::now();
         match self {
-            Thing::Job(job) | Thing::AllocSet(job) | Thing::Task(job) => job::shown(job, now),
-            Thing::Machine { machine } => super::machine::shown(machine),
-            Thing::User { user } => other::user(user),
-            Thing::Cron { cron } => other::cron(cron, now),
+            CellObject::Job(job) | CellObject::AllocSet(job) | CellObject::Task(job) => {
+                job::render(job, now)
+            }
+            CellObject::Machine { machine } => super::machine::render(machine),
+            CellObject::User { user } => user_and_cron::user(user),
+            CellObject::Cron { cron } => user_and_cron::cron(cron, now),
         }
     }
 }
 
 /// The one thing that is meant.
-pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
+pub async fn find_object(cell: &Cell, text: &str) -> Result<CellObject, Failure> {
     if text.is_empty() {
         return Err(Failure::Usage {
             message: "the name is empty; allowed: a job, task, machine, user or periodic job, or \
@@ -136,33 +140,33 @@ pub async fn find(cell: &Cell, text: &str) -> Result<Thing, Failure> {
     }
     // A range is of tasks; no name has brackets.
     if text.contains('[') {
-        let typed = target::typed(text).map_err(|message| Failure::Usage {
+        let target_arg = target::parse_target(text).map_err(|message| Failure::Usage {
             message: format!("{text:?}: {message}"),
             next: "cell status".into(),
         })?;
-        let target = typed.resolve(cell).await?;
-        return Ok(Thing::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?));
+        let target = target_arg.resolve(cell).await?;
+        return Ok(CellObject::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?));
     }
     let found = cell.client.find(text).await?.value.items;
     match &found[..] {
-        [one] => read(cell, one).await,
+        [one] => read_object(cell, one).await,
         [] => {
-            if let Some(failure) = no_such_task(cell, text).await {
+            if let Some(failure) = missing_task_failure(cell, text).await {
                 return Err(failure);
             }
-            let near = target::near(cell, text, |_| true).await;
-            Err(Failure::Work {
-                message: format!("nothing is called {text:?} or begins so{near}"),
+            let suggestion = target::suggestion_text(cell, text, |_| true).await;
+            Err(Failure::Operation {
+                message: format!("nothing is called {text:?} or begins so{suggestion}"),
                 next: "see what there is: cell status, cell job status, cell machine ls".into(),
             })
         }
-        several => Err(ambiguous(text, several)),
+        several => Err(ambiguous_name(text, several)),
     }
 }
 
 /// Of a job that there is, and an index that it has not, the cell says how many it has.
-async fn no_such_task(cell: &Cell, text: &str) -> Option<Failure> {
-    let target = target::typed(text).ok()?.resolve(cell).await.ok()?;
+async fn missing_task_failure(cell: &Cell, text: &str) -> Option<Failure> {
+    let target = target::parse_target(text).ok()?.resolve(cell).await.ok()?;
     let [index] = target.tasks.as_deref()? else { return None };
     match cell.client.task(&target.job, *index).await {
         Err(error) if error.code() == Some(Code::NoSuchTask) => Some(error.into()),
@@ -170,37 +174,37 @@ async fn no_such_task(cell: &Cell, text: &str) -> Option<Failure> {
     }
 }
 
-async fn read(cell: &Cell, found: &FoundView) -> Result<Thing, Failure> {
-    let odd = |message: String| Failure::Work {
+async fn read_object(cell: &Cell, found: &FoundView) -> Result<CellObject, Failure> {
+    let unexpected_reply = |message: String| Failure::Operation {
         message,
         next: "compare `cell --version` with the version in `cell master status`".into(),
     };
     let client = &cell.client;
     Ok(match found.kind {
         FoundKind::Job | FoundKind::AllocSet => {
-            let key = parse::job(&found.name).map_err(odd)?;
+            let key = parse::job_key(&found.name).map_err(unexpected_reply)?;
             let status = job::read(cell, &key, None).await?;
             match found.kind {
-                FoundKind::Job => Thing::Job(status),
-                _ => Thing::AllocSet(status),
+                FoundKind::Job => CellObject::Job(status),
+                _ => CellObject::AllocSet(status),
             }
         }
         FoundKind::Task => {
-            let typed = target::typed(&found.name).map_err(odd)?;
-            let target = typed.resolve(cell).await?;
-            Thing::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?)
+            let target_arg = target::parse_target(&found.name).map_err(unexpected_reply)?;
+            let target = target_arg.resolve(cell).await?;
+            CellObject::Task(job::read(cell, &target.job, target.tasks.as_deref()).await?)
         }
         FoundKind::Machine => {
-            let name = parse::name(&found.name).map_err(odd)?;
-            Thing::Machine { machine: client.machine(&name).await?.value.item }
+            let name = parse::name(&found.name).map_err(unexpected_reply)?;
+            CellObject::Machine { machine: client.machine(&name).await?.value.item }
         }
         FoundKind::User => {
-            let name = parse::name(&found.name).map_err(odd)?;
-            Thing::User { user: client.user(&name).await?.value.item }
+            let name = parse::name(&found.name).map_err(unexpected_reply)?;
+            CellObject::User { user: client.user(&name).await?.value.item }
         }
         FoundKind::Cron => {
-            let key = parse::job(&found.name).map_err(odd)?;
-            Thing::Cron { cron: client.cron(&key).await?.value.item }
+            let key = parse::job_key(&found.name).map_err(unexpected_reply)?;
+            CellObject::Cron { cron: client.cron(&key).await?.value.item }
         }
     })
 }

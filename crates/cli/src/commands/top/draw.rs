@@ -1,7 +1,7 @@
 //! The picture on a screen of any size, from 80 columns on. One bar says three things: what is
 //! used, what more is reserved, and what more the limits allow.
 
-use super::picture::{Line, Picture, Sums};
+use super::screen_data::{CpuAndRam, ScreenData, UsageRow};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -9,10 +9,10 @@ use ratatui::text::Text;
 use ratatui::widgets::{Paragraph, Row, Table};
 
 /// Lines above and below the table: two of head and an empty one, two of foot.
-pub const AROUND: u16 = 5;
+pub const FRAME_LINES: u16 = 5;
 
 /// Places of a bar.
-const BAR: u64 = 16;
+const BAR_WIDTH: u64 = 16;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pane {
@@ -45,37 +45,37 @@ pub struct View {
     pub pane: Pane,
     pub sort: Sort,
     /// The first row on the screen.
-    pub top: usize,
-    pub held: bool,
+    pub first_row: usize,
+    pub is_paused: bool,
     /// Why the picture is not fresh.
-    pub trouble: Option<String>,
+    pub stale_reason: Option<String>,
     /// The picture is printed once, without so many of its lines.
-    pub printed: Option<usize>,
+    pub omitted_lines: Option<usize>,
 }
 
 impl View {
-    pub fn turn(&mut self) {
+    pub fn switch_pane(&mut self) {
         self.pane = match self.pane {
             Pane::Machines => Pane::Jobs,
             Pane::Jobs => Pane::Machines,
         };
-        self.top = 0;
+        self.first_row = 0;
     }
 
-    pub fn lines<'a>(&self, picture: &'a Picture) -> &'a [Line] {
+    pub fn lines<'a>(&self, data: &'a ScreenData) -> &'a [UsageRow] {
         match self.pane {
-            Pane::Machines => &picture.machines,
-            Pane::Jobs => &picture.jobs,
+            Pane::Machines => &data.machines,
+            Pane::Jobs => &data.jobs,
         }
     }
 
     /// The last row stays on the screen.
-    pub fn fit(&mut self, picture: &Picture) {
-        self.top = self.top.min(self.lines(picture).len().saturating_sub(1));
+    pub fn clamp_scroll(&mut self, data: &ScreenData) {
+        self.first_row = self.first_row.min(self.lines(data).len().saturating_sub(1));
     }
 }
 
-pub fn draw(frame: &mut Frame<'_>, picture: &Picture, view: &View) {
+pub fn draw(frame: &mut Frame<'_>, data: &ScreenData, view: &View) {
     let parts = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(1),
@@ -84,15 +84,15 @@ pub fn draw(frame: &mut Frame<'_>, picture: &Picture, view: &View) {
     ])
     .split(frame.area());
     let [head, _, rows, foot] = parts[..] else { return };
-    let held = if view.held { " (held)" } else { "" };
-    let text = format!("{}{held}\n{}", picture.head, picture.tasks);
+    let paused_mark = if view.is_paused { " (held)" } else { "" };
+    let text = format!("{}{paused_mark}\n{}", data.header, data.tasks);
     frame.render_widget(Paragraph::new(Text::raw(text)), head);
-    frame.render_widget(table(picture, view), rows);
+    frame.render_widget(table(data, view), rows);
     frame.render_widget(Paragraph::new(Text::raw(footer(view))), foot);
 }
 
 fn footer(view: &View) -> String {
-    let second = match (&view.trouble, view.printed, view.pane) {
+    let second = match (&view.stale_reason, view.omitted_lines, view.pane) {
         (_, Some(0), _) => String::new(),
         (_, Some(left), Pane::Machines) => format!("and {left} more: cell machine ls"),
         (_, Some(left), Pane::Jobs) => format!("and {left} more: cell job status"),
@@ -106,18 +106,18 @@ fn footer(view: &View) -> String {
     format!("# used  = reserved beyond that  - within limits  . free  % used of {whole}\n{second}")
 }
 
-fn table<'a>(picture: &Picture, view: &View) -> Table<'a> {
-    let mut lines: Vec<&Line> = view.lines(picture).iter().collect();
-    let busy = |line: &Line, of: fn(Sums) -> u64| {
+fn table<'a>(data: &ScreenData, view: &View) -> Table<'a> {
+    let mut lines: Vec<&UsageRow> = view.lines(data).iter().collect();
+    let busy = |line: &UsageRow, of: fn(CpuAndRam) -> u64| {
         // What nobody has measured comes last, as it shows no figure to sort by.
-        std::cmp::Reverse(line.used.map(|used| share(of(used), of(line.whole))))
+        std::cmp::Reverse(line.used.map(|used| percent(of(used), of(line.total))))
     };
     match view.sort {
         Sort::Name => {}
         Sort::Cpu => lines.sort_by_key(|line| busy(line, |sums| sums.cpu)),
         Sort::Ram => lines.sort_by_key(|line| busy(line, |sums| sums.ram)),
     }
-    let rows = lines.into_iter().skip(view.top).map(row);
+    let rows = lines.into_iter().skip(view.first_row).map(row);
     let (name, sorted) = match (view.pane, view.sort) {
         (Pane::Machines, _) => ("machine", view.sort),
         (Pane::Jobs, _) => ("job", view.sort),
@@ -135,13 +135,13 @@ fn table<'a>(picture: &Picture, view: &View) -> Table<'a> {
         Constraint::Fill(1),
         Constraint::Length(9),
         Constraint::Length(6),
-        Constraint::Length(BAR as u16 + 5),
-        Constraint::Length(BAR as u16 + 5),
+        Constraint::Length(BAR_WIDTH as u16 + 5),
+        Constraint::Length(BAR_WIDTH as u16 + 5),
     ];
     Table::new(rows, widths).header(header)
 }
 
-fn row<'a>(line: &Line) -> Row<'a> {
+fn row<'a>(line: &UsageRow) -> Row<'a> {
     Row::new([
         line.name.clone(),
         line.state.clone(),
@@ -152,22 +152,22 @@ fn row<'a>(line: &Line) -> Row<'a> {
 }
 
 /// Hundredths of the whole.
-fn share(part: u64, whole: u64) -> u64 {
+fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
 /// A bar, and what is used in hundredths of the whole; no figure until that is measured.
-fn gauge(line: &Line, of: fn(Sums) -> u64) -> String {
-    let whole = of(line.whole);
+fn gauge(line: &UsageRow, of: fn(CpuAndRam) -> u64) -> String {
+    let whole = of(line.total);
     let places = |amount: u64| {
-        let places = if whole == 0 { 0 } else { amount.saturating_mul(BAR).div_ceil(whole) };
-        places.min(BAR)
+        let places = if whole == 0 { 0 } else { amount.saturating_mul(BAR_WIDTH).div_ceil(whole) };
+        places.min(BAR_WIDTH)
     };
     let used = line.used.map_or(0, of);
     let ends = [places(used), places(of(line.reserved)), places(of(line.limits))];
     let mut bar = String::new();
-    for place in 0..BAR {
-        bar.push(match ends.iter().position(|end| place < *end) {
+    for column in 0..BAR_WIDTH {
+        bar.push(match ends.iter().position(|end| column < *end) {
             Some(0) => '#',
             Some(1) => '=',
             Some(_) => '-',
@@ -175,7 +175,7 @@ fn gauge(line: &Line, of: fn(Sums) -> u64) -> String {
         });
     }
     match line.used {
-        Some(used) => format!("{bar} {:>3}%", share(of(used), whole).min(999)),
+        Some(used) => format!("{bar} {:>3}%", percent(of(used), whole).min(999)),
         None => format!("{bar}    -"),
     }
 }

@@ -2,26 +2,26 @@
 //! reserved for them and what their limits allow.
 
 mod draw;
-mod picture;
+mod screen_data;
 
 use super::Success;
+use crate::connection::{Cell, ConnectionArgs};
 use crate::failure::Failure;
 use crate::output::print;
-use crate::reach::{Cell, Reach};
-use crate::server::ask;
+use crate::runtime::block_on;
 use clap::Args;
 use draw::{Pane, View};
-use picture::Picture;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use screen_data::ScreenData;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 /// How often the cell is asked.
 const PERIOD: Duration = Duration::from_secs(2);
 /// Lines of machines or jobs that one printed picture holds; the rest is counted.
-const MOST_LINES: u16 = 1000;
+const MAX_PRINTED_LINES: u16 = 1000;
 
 const AFTER_HELP: &str = "\
 Keys: tab between machines and jobs, up and down to scroll, s to sort by another
@@ -41,43 +41,43 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    pub fn run(self, reach: &Reach) -> Result<Success, Failure> {
-        let cell = reach.cell()?;
+    pub fn run(self, connection: &ConnectionArgs) -> Result<Success, Failure> {
+        let cell = connection.cell()?;
         let pane = if self.jobs { Pane::Jobs } else { Pane::Machines };
         let mut view = View { pane, ..View::default() };
         if self.once || !io::stdout().is_terminal() {
-            let picture = ask(picture::read(&cell))?;
-            print(&still(&picture, view)?)?;
+            let data = block_on(screen_data::read(&cell))?;
+            print(&render_once(&data, view)?)?;
             return Ok(Success::Done);
         }
         // Asked once before the screen is taken: what is wrong is said in plain lines.
-        let picture = ask(picture::read(&cell))?;
-        let mut terminal = ratatui::try_init().map_err(screen)?;
-        let done = live(&cell, &mut terminal, picture, &mut view);
-        ratatui::try_restore().map_err(screen)?;
+        let data = block_on(screen_data::read(&cell))?;
+        let mut terminal = ratatui::try_init().map_err(terminal_failure)?;
+        let done = run_interactive(&cell, &mut terminal, data, &mut view);
+        ratatui::try_restore().map_err(terminal_failure)?;
         done?;
         Ok(Success::Done)
     }
 }
 
-fn screen(error: io::Error) -> Failure {
-    Failure::work(&error, "the same command with --once")
+fn terminal_failure(error: io::Error) -> Failure {
+    Failure::from_error(&error, "the same command with --once")
 }
 
 /// One picture as plain text: as many lines as there are things to say, and none of the keys, which
 /// nobody can press any more.
-fn still(picture: &Picture, mut view: View) -> Result<String, Failure> {
-    let all = view.lines(picture).len();
-    let shown = u16::try_from(all).unwrap_or(u16::MAX).min(MOST_LINES);
-    view.printed = Some(all - usize::from(shown));
+fn render_once(data: &ScreenData, mut view: View) -> Result<String, Failure> {
+    let all = view.lines(data).len();
+    let printed_rows = u16::try_from(all).unwrap_or(u16::MAX).min(MAX_PRINTED_LINES);
+    view.omitted_lines = Some(all - usize::from(printed_rows));
     // The table has a header, and an empty line after it.
-    let (width, height) = (crate::table::WIDTH as u16, shown + draw::AROUND + 2);
-    let fault = |_| Failure::Work {
+    let (width, height) = (crate::table::WIDTH as u16, printed_rows + draw::FRAME_LINES + 2);
+    let draw_failure = |_| Failure::Operation {
         message: "the picture cannot be drawn".into(),
         next: "cell status, cell machine ls".into(),
     };
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(fault)?;
-    terminal.draw(|frame| draw::draw(frame, picture, &view)).map_err(fault)?;
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(draw_failure)?;
+    terminal.draw(|frame| draw::draw(frame, data, &view)).map_err(draw_failure)?;
     let buffer = terminal.backend().buffer();
     let line = |y: u16| {
         let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
@@ -88,53 +88,53 @@ fn still(picture: &Picture, mut view: View) -> Result<String, Failure> {
     Ok(format!("{}\n", lines.trim_end()))
 }
 
-fn live(
+fn run_interactive(
     cell: &Cell,
     terminal: &mut ratatui::DefaultTerminal,
-    mut picture: Picture,
+    mut data: ScreenData,
     view: &mut View,
 ) -> Result<(), Failure> {
-    let mut asked = Instant::now();
+    let mut last_fetch = Instant::now();
     loop {
-        view.fit(&picture);
-        terminal.draw(|frame| draw::draw(frame, &picture, view)).map_err(screen)?;
-        let left = PERIOD.saturating_sub(asked.elapsed());
-        if event::poll(left).map_err(screen)? {
-            let Event::Key(key) = event::read().map_err(screen)? else { continue };
-            if key.kind == KeyEventKind::Press && !heed(key, view) {
+        view.clamp_scroll(&data);
+        terminal.draw(|frame| draw::draw(frame, &data, view)).map_err(terminal_failure)?;
+        let remaining = PERIOD.saturating_sub(last_fetch.elapsed());
+        if event::poll(remaining).map_err(terminal_failure)? {
+            let Event::Key(key) = event::read().map_err(terminal_failure)? else { continue };
+            if key.kind == KeyEventKind::Press && !handle_key(key, view) {
                 return Ok(());
             }
             continue;
         }
-        asked = Instant::now();
-        if view.held {
+        last_fetch = Instant::now();
+        if view.is_paused {
             continue;
         }
-        match ask(picture::read(cell)) {
+        match block_on(screen_data::read(cell)) {
             Ok(fresh) => {
-                picture = fresh;
-                view.trouble = None;
+                data = fresh;
+                view.stale_reason = None;
             }
             // Masters change; the last picture stays until one answers again.
-            Err(failure) => view.trouble = Some(failure.to_string()),
+            Err(failure) => view.stale_reason = Some(failure.to_string()),
         }
     }
 }
 
 /// Whether to go on.
-fn heed(key: KeyEvent, view: &mut View) -> bool {
+fn handle_key(key: KeyEvent, view: &mut View) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('c') if control => return false,
-        KeyCode::Tab | KeyCode::BackTab => view.turn(),
-        KeyCode::Down | KeyCode::Char('j') => view.top = view.top.saturating_add(1),
-        KeyCode::Up | KeyCode::Char('k') => view.top = view.top.saturating_sub(1),
-        KeyCode::PageDown => view.top = view.top.saturating_add(10),
-        KeyCode::PageUp => view.top = view.top.saturating_sub(10),
-        KeyCode::Home => view.top = 0,
+        KeyCode::Tab | KeyCode::BackTab => view.switch_pane(),
+        KeyCode::Down | KeyCode::Char('j') => view.first_row = view.first_row.saturating_add(1),
+        KeyCode::Up | KeyCode::Char('k') => view.first_row = view.first_row.saturating_sub(1),
+        KeyCode::PageDown => view.first_row = view.first_row.saturating_add(10),
+        KeyCode::PageUp => view.first_row = view.first_row.saturating_sub(10),
+        KeyCode::Home => view.first_row = 0,
         KeyCode::Char('s') => view.sort = view.sort.next(),
-        KeyCode::Char('p') => view.held = !view.held,
+        KeyCode::Char('p') => view.is_paused = !view.is_paused,
         _ => {}
     }
     true
@@ -143,24 +143,24 @@ fn heed(key: KeyEvent, view: &mut View) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use picture::{Line, Sums};
+    use screen_data::{CpuAndRam, UsageRow};
 
-    fn line(name: &str, cpu: u64, used: Option<u64>) -> Line {
-        let sums = |cpu| Sums { cpu, ram: cpu << 20 };
-        Line {
+    fn line(name: &str, cpu: u64, used: Option<u64>) -> UsageRow {
+        let sums = |cpu| CpuAndRam { cpu, ram: cpu << 20 };
+        UsageRow {
             name: name.into(),
             state: "up".into(),
             tasks: 3,
-            whole: sums(4000),
+            total: sums(4000),
             used: used.map(sums),
             reserved: sums(cpu),
             limits: sums(cpu * 2),
         }
     }
 
-    fn picture() -> Picture {
-        Picture {
-            head: "cell at 127.0.0.1:7070: 2 machines, 2 up".into(),
+    fn sample_data() -> ScreenData {
+        ScreenData {
+            header: "cell at 127.0.0.1:7070: 2 machines, 2 up".into(),
             tasks: "6 running".into(),
             machines: vec![line("m1", 1000, Some(500)), line("m2", 2000, None)],
             jobs: vec![line("dev/hello", 300, Some(100))],
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_printed_picture_has_the_lines_it_needs_and_shows_usage_against_the_rest() {
-        let text = still(&picture(), View::default()).unwrap();
+        let text = render_once(&sample_data(), View::default()).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines.iter().all(|line| line.chars().count() <= 80), "{text}");
         let of = |name: &str| *lines.iter().find(|line| line.contains(name)).unwrap();
@@ -184,7 +184,8 @@ mod tests {
         assert_eq!((lines.len(), lines[2], lines[6]), (8, "", ""), "{text}");
         assert!(foot.starts_with("# used") && !text.contains("q quit"), "{text}");
         assert!(foot.ends_with("% used of capacity"), "{text}");
-        let jobs = still(&picture(), View { pane: Pane::Jobs, ..View::default() }).unwrap();
+        let jobs =
+            render_once(&sample_data(), View { pane: Pane::Jobs, ..View::default() }).unwrap();
         assert!(jobs.ends_with("% used of limits\n"), "{jobs}");
     }
 
@@ -192,24 +193,24 @@ mod tests {
     fn a_printed_picture_has_more_lines_than_a_screen_and_says_what_it_left_out() {
         let many = |count: usize| {
             let machines = (0..count).map(|n| line(&format!("m{n}"), 1000, None)).collect();
-            still(&Picture { machines, ..picture() }, View::default()).unwrap()
+            render_once(&ScreenData { machines, ..sample_data() }, View::default()).unwrap()
         };
         let text = many(30);
         assert_eq!(text.lines().count(), 36, "{text}");
         assert!(text.contains("\nm29 ") && !text.contains("more"), "{text}");
-        let text = many(usize::from(MOST_LINES) + 5);
+        let text = many(usize::from(MAX_PRINTED_LINES) + 5);
         assert!(text.ends_with("\nand 5 more: cell machine ls\n"), "{text}");
     }
 
     #[test]
     fn keys_turn_sort_hold_and_end() {
         let mut view = View::default();
-        let mut press = |code| heed(KeyEvent::new(code, KeyModifiers::NONE), &mut view);
+        let mut press = |code| handle_key(KeyEvent::new(code, KeyModifiers::NONE), &mut view);
         assert!(press(KeyCode::Tab) && press(KeyCode::Char('s')) && press(KeyCode::Char('p')));
         assert!(press(KeyCode::Down));
         assert!(!press(KeyCode::Char('q')));
-        assert!(view.held && view.pane == Pane::Jobs && view.top == 1);
-        view.fit(&picture());
-        assert_eq!(view.top, 0, "there is no more than one job to scroll to");
+        assert!(view.is_paused && view.pane == Pane::Jobs && view.first_row == 1);
+        view.clamp_scroll(&sample_data());
+        assert_eq!(view.first_row, 0, "there is no more than one job to scroll to");
     }
 }

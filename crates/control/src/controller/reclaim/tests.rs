@@ -28,7 +28,7 @@ impl World {
         spec.task.limits = cpu(LIMIT);
         change(&mut spec);
         cell.submit(&spec);
-        cell.settle();
+        cell.place_and_start();
         World { cell, feed: ReclaimFeed::default(), at: 0, log_works: true }
     }
 
@@ -43,18 +43,18 @@ impl World {
 
     /// Uses `amount` for some seconds; when what was asked for.
     fn run(&mut self, seconds: u64, amount: u64) -> Vec<(u64, u64)> {
-        let mut asked = Vec::new();
+        let mut requested = Vec::new();
         for second in (10..=seconds).step_by(10) {
             self.at += 10_000;
             self.cell.now += 10_000;
             let usage = [self.usage(cpu(amount))];
-            let changes = self.feed.take(&self.cell.state, M0, &usage, Span(self.at));
-            asked.extend(changes.iter().map(|change| (second, change.reservation.cpu)));
+            let changes = self.feed.on_usage(&self.cell.state, M0, &usage, Span(self.at));
+            requested.extend(changes.iter().map(|change| (second, change.reservation.cpu)));
             if self.log_works && !changes.is_empty() {
                 self.cell.ok(Command::SetReservations(changes));
             }
         }
-        asked
+        requested
     }
 }
 
@@ -90,10 +90,10 @@ fn a_shard_that_meets_a_task_late_starts_from_what_is_reserved() {
 fn a_change_that_was_lost_is_asked_for_again() {
     let mut world = World::new(|_| ());
     world.log_works = false;
-    let asked = world.run(7_200, 10);
+    let requested = world.run(7_200, 10);
     // With every sample, but only when decays have gathered.
-    assert!(asked.windows(2).all(|pair| pair[1].0 - pair[0].0 == 30), "{asked:?}");
-    assert!(asked.len() > 100, "{}", asked.len());
+    assert!(requested.windows(2).all(|pair| pair[1].0 - pair[0].0 == 30), "{requested:?}");
+    assert!(requested.len() > 100, "{}", requested.len());
     world.log_works = true;
     world.run(60, 10);
     assert_eq!(world.reserved(), 18);
@@ -106,7 +106,7 @@ fn what_is_said_by_others_or_of_the_past_is_ignored() {
     let at = Span(world.at + 10_000);
     let state = world.cell.state.clone();
     let high = world.usage(cpu(90));
-    let mut take = |machine, usage| world.feed.take(&state, machine, &[usage], at);
+    let mut take = |machine, usage| world.feed.on_usage(&state, machine, &[usage], at);
     assert_eq!(take(MachineId(7), high), []);
     assert_eq!(take(M0, TaskUsage { attempt: high.attempt + 1, ..high }), []);
     assert_eq!(take(M0, TaskUsage { task: TaskId(99), ..high }), []);
@@ -137,6 +137,6 @@ fn a_task_that_runs_no_more_is_forgotten() {
     world.run(400, 10);
     assert_eq!(world.feed.tasks.len(), 1);
     world.cell.ok(Command::StopJob { job: key("jfoo"), expect: None });
-    world.feed.take(&world.cell.state, M0, &[], Span(world.at));
+    world.feed.on_usage(&world.cell.state, M0, &[], Span(world.at));
     assert!(world.feed.tasks.is_empty() && world.feed.decays.is_empty());
 }

@@ -6,48 +6,48 @@ use cellwright_cell::id::TaskId;
 use cellwright_cell::state::State;
 use cellwright_cell::task::{Task, TaskState};
 use cellwright_cell::time::Time;
-use cellwright_master::usage::Usage;
-use cellwright_sched::explain::units::span;
+use cellwright_master::usage::UsageSnapshot;
+use cellwright_sched::explain::units::format_span;
 
 /// Whether it has been placed, and its start is over only with its first good answer.
-pub(super) fn is_awaited(state: &State, row: &Task) -> bool {
-    row.state == TaskState::Assigned && check_of(state, row).is_some()
+pub(super) fn is_start_awaited(state: &State, row: &Task) -> bool {
+    row.state == TaskState::Assigned && health_check_of(state, row).is_some()
 }
 
 /// That it starts, as far as that is known. Its machine reports the same of a program that does not
 /// run yet and of one that does not answer; what runs is known by what it uses.
-pub(super) fn starting(
+pub(super) fn starting_text(
     state: &State,
-    usage: &Usage,
+    usage: &UsageSnapshot,
     id: TaskId,
     machine: &str,
     now: Time,
 ) -> String {
     let Some(row) = state.tasks().get(id) else { return String::new() };
-    let Some(check) = check_of(state, row) else {
+    let Some(check) = health_check_of(state, row) else {
         return format!("starting: {machine} has still to start it.");
     };
-    let since = span(now.since(row.changed_at));
+    let since = format_span(now.since(row.changed_at));
     let runs = row.machine().is_some_and(|on| usage.of_task(on, id, row.attempt).is_some());
-    let what = match runs {
+    let sentence = match runs {
         true => format!("it runs on {machine} and has not passed its health check yet"),
         false => format!("{machine} prepares it, or it has not passed its health check yet"),
     };
-    format!("starting: {what}: {}. It was placed {since} ago.", question(&check))
+    format!("starting: {sentence}: {}. It was placed {since} ago.", check_text(&check))
 }
 
-fn check_of(state: &State, row: &Task) -> Option<HealthCheck> {
+fn health_check_of(state: &State, row: &Task) -> Option<HealthCheck> {
     state.spec_of(row)?.task.health.clone()
 }
 
 /// What is asked, how often, and from when on failing it has consequences.
-fn question(check: &HealthCheck) -> String {
+fn check_text(check: &HealthCheck) -> String {
     let asks = match &check.probe {
         Probe::Http { port, path } => format!("GET {path} at its port {port}"),
         Probe::Tcp { port } => format!("a connection to its port {port}"),
         Probe::Command(words) => words.join(" "),
     };
-    format!("{asks}, where failures count from {} after its start", span(check.start_period))
+    format!("{asks}, where failures count from {} after its start", format_span(check.start_period))
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
     use cellwright_cell::resource::Resources;
     use cellwright_cell::time::Span;
     use cellwright_control::controller::testing::{Cell, job};
-    use cellwright_master::usage::UsageBook;
+    use cellwright_master::usage::UsageCache;
 
     #[test]
     fn one_that_runs_and_has_not_passed_its_check_is_told_from_one_that_may_not_run_yet() {
@@ -67,24 +67,30 @@ mod tests {
         checked.task.health = serde_json::from_value(check).unwrap();
         cell.submit(&checked);
         cell.submit(&job("jbar", 1));
-        cell.place();
+        cell.place_pending();
         let now = cell.task("jfoo", 0).changed_at.plus(Span::seconds(5));
-        let told = |usage: &Usage, job: &str| {
-            starting(&cell.state, usage, cell.task_id(job, 0), "m0", now)
+        let text_of = |usage: &UsageSnapshot, job: &str| {
+            starting_text(&cell.state, usage, cell.task_id(job, 0), "m0", now)
         };
-        let nothing = Usage::default();
-        assert_eq!(told(&nothing, "jbar"), "starting: m0 has still to start it.");
-        let open = told(&nothing, "jfoo");
+        let nothing = UsageSnapshot::default();
+        assert_eq!(text_of(&nothing, "jbar"), "starting: m0 has still to start it.");
+        let open = text_of(&nothing, "jfoo");
         let either = "starting: m0 prepares it, or it has not passed its health check yet: test";
         assert!(open.starts_with(either), "{open}");
         let (row, task) = (cell.task("jfoo", 0), cell.task_id("jfoo", 0));
-        let book = UsageBook::default();
+        let book = UsageCache::default();
         let used = Resources::new(1, 1, 0, 0);
-        book.note(row.machine().unwrap(), vec![TaskUsage { task, attempt: row.attempt, used }]);
-        let runs = told(&book.read(), "jfoo");
+        book.record_report(
+            row.machine().unwrap(),
+            vec![TaskUsage { task, attempt: row.attempt, used }],
+        );
+        let runs = text_of(&book.read(), "jfoo");
         let sure = "starting: it runs on m0 and has not passed its health check yet: test -e up, \
                     where failures count from 30 s after its start. It was placed 5 s ago.";
         assert_eq!(runs, sure);
-        assert!(is_awaited(&cell.state, row) && !is_awaited(&cell.state, cell.task("jbar", 0)));
+        assert!(
+            is_start_awaited(&cell.state, row)
+                && !is_start_awaited(&cell.state, cell.task("jbar", 0))
+        );
     }
 }

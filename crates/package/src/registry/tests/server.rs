@@ -29,16 +29,16 @@ const DOCKER: [&str; 5] = [
     "application/vnd.docker.image.rootfs.diff.tar.gzip",
 ];
 /// What a hostile server sends at most, so that a client that takes it all ends too.
-const ENDLESS: usize = 64 << 20;
+const ENDLESS_BYTES: usize = 64 << 20;
 
 /// What is given for a blob.
 #[derive(Clone)]
-pub enum Given {
+pub enum BlobResponse {
     Whole(Vec<u8>),
     /// Without its length.
     Unannounced(Vec<u8>),
     Endless,
-    Refused(u16),
+    Error(u16),
     Redirect(String),
     RedirectLoop,
 }
@@ -48,7 +48,7 @@ pub struct Store {
     pub tags: BTreeMap<String, String>,
     /// Kind and content by digest.
     manifests: BTreeMap<String, (String, Vec<u8>)>,
-    pub blobs: BTreeMap<String, Given>,
+    pub blobs: BTreeMap<String, BlobResponse>,
     /// The large layer's digest.
     pub large: String,
     /// Digest of the manifest for the other platform.
@@ -62,7 +62,7 @@ pub struct Store {
     pub basic: Option<String>,
     /// The token that is wanted, and who gives it if not this server.
     pub token: Option<(String, Option<String>)>,
-    asked: Vec<(String, String)>,
+    requests: Vec<(String, String)>,
 }
 
 pub fn tar_of(name: &str, content: &[u8]) -> Vec<u8> {
@@ -75,7 +75,7 @@ pub fn tar_of(name: &str, content: &[u8]) -> Vec<u8> {
 }
 
 /// A megabyte that does not compress.
-fn noise() -> Vec<u8> {
+fn incompressible() -> Vec<u8> {
     let mut state = 88172645463325252u64;
     let mut next = || {
         state ^= state << 13;
@@ -93,7 +93,7 @@ impl Store {
         let mut store = Store::default();
         let small = store.blob(kinds[3], tar_of("small", b"some bytes"));
         let mut zipped = GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        zipped.write_all(&tar_of("run", &noise())).unwrap();
+        zipped.write_all(&tar_of("run", &incompressible())).unwrap();
         let large = store.blob(kinds[4], zipped.finish().unwrap());
         store.large = digits(&large);
         let amd = store.platform(kinds, "amd64", json!([small, large]));
@@ -122,7 +122,7 @@ impl Store {
 
     pub fn blob(&mut self, kind: &str, content: Vec<u8>) -> Value {
         let described = describe(kind, &content);
-        self.blobs.insert(digits(&described), Given::Whole(content));
+        self.blobs.insert(digits(&described), BlobResponse::Whole(content));
         described
     }
 
@@ -134,7 +134,7 @@ impl Store {
 
     pub fn content(&self, digest: &str) -> Vec<u8> {
         match &self.blobs[digest] {
-            Given::Whole(content) => content.clone(),
+            BlobResponse::Whole(content) => content.clone(),
             _ => panic!("{digest} is not given whole"),
         }
     }
@@ -166,7 +166,7 @@ impl Store {
     }
 
     fn answer(&mut self, path: &str, authorization: &str, from: Option<usize>) -> Reply {
-        self.asked.push((path.to_owned(), authorization.to_owned()));
+        self.requests.push((path.to_owned(), authorization.to_owned()));
         if let Some(reply) = self.challenge(path, authorization) {
             return reply;
         }
@@ -182,7 +182,7 @@ impl Store {
             return Reply::new(200, &headers, content.clone());
         }
         match path.strip_prefix("/v2/team/app/blobs/sha256:") {
-            Some(digest) => self.give(digest, path, from),
+            Some(digest) => self.serve_blob(digest, path, from),
             None => Reply::unknown(),
         }
     }
@@ -203,18 +203,24 @@ impl Store {
         (authorization != format!("Bearer {token}")).then(|| ask(&bearer))
     }
 
-    fn give(&mut self, digest: &str, path: &str, from: Option<usize>) -> Reply {
+    fn serve_blob(&mut self, digest: &str, path: &str, from: Option<usize>) -> Reply {
         let cut = self.breaks.get_mut(digest).filter(|breaks| !breaks.is_empty());
         let cut = cut.map(|breaks| breaks.remove(0));
         let from = from.filter(|_| !self.ignores_ranges);
         match self.blobs.get(digest).cloned() {
             None => Reply::unknown(),
-            Some(Given::Refused(status)) => Reply::new(status, "", b"busy or gone".to_vec()),
-            Some(Given::Redirect(to)) => Reply::new(307, &format!("location: {to}\r\n"), vec![]),
-            Some(Given::RedirectLoop) => Reply::new(307, &format!("location: {path}\r\n"), vec![]),
-            Some(Given::Endless) => Reply { is_endless: true, ..Reply::new(200, "", vec![]) },
-            Some(Given::Whole(content)) => Reply::part(content, from, cut),
-            Some(Given::Unannounced(content)) => {
+            Some(BlobResponse::Error(status)) => Reply::new(status, "", b"busy or gone".to_vec()),
+            Some(BlobResponse::Redirect(to)) => {
+                Reply::new(307, &format!("location: {to}\r\n"), vec![])
+            }
+            Some(BlobResponse::RedirectLoop) => {
+                Reply::new(307, &format!("location: {path}\r\n"), vec![])
+            }
+            Some(BlobResponse::Endless) => {
+                Reply { is_endless: true, ..Reply::new(200, "", vec![]) }
+            }
+            Some(BlobResponse::Whole(content)) => Reply::part(content, from, cut),
+            Some(BlobResponse::Unannounced(content)) => {
                 Reply { is_announced: false, ..Reply::part(content, from, cut) }
             }
         }
@@ -280,7 +286,7 @@ impl Reply {
         stream.write_all(&self.body[..self.cut]).await?;
         if self.is_endless {
             let piece = [7; 1 << 16];
-            for _ in 0..ENDLESS / piece.len() {
+            for _ in 0..ENDLESS_BYTES / piece.len() {
                 stream.write_all(&piece).await?;
             }
         }
@@ -345,13 +351,13 @@ impl Server {
     }
 
     /// The paths that were asked for, with the range if there was one.
-    pub fn asked(&self) -> Vec<String> {
-        self.store().asked.iter().map(|(path, _)| path.clone()).collect()
+    pub fn requests(&self) -> Vec<String> {
+        self.store().requests.iter().map(|(path, _)| path.clone()).collect()
     }
 
     /// What every question had as its `Authorization`.
-    pub fn shown(&self) -> Vec<String> {
-        self.store().asked.iter().map(|(_, shown)| shown.clone()).collect()
+    pub fn authorizations(&self) -> Vec<String> {
+        self.store().requests.iter().map(|(_, shown)| shown.clone()).collect()
     }
 }
 
@@ -381,7 +387,7 @@ async fn serve(
     let reply = {
         let mut store = store.lock().unwrap();
         let reply = store.answer(&path, &header("authorization").unwrap_or_default(), from);
-        if let (Some(range), Some(last)) = (range, store.asked.last_mut()) {
+        if let (Some(range), Some(last)) = (range, store.requests.last_mut()) {
             last.0.push_str(&format!(" {range}"));
         }
         reply
@@ -397,24 +403,24 @@ pub fn authority() -> (String, String) {
 }
 
 /// A proxy that knows one server, whatever it is asked for.
-pub struct Middle {
+pub struct FakeProxy {
     pub address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
-impl Middle {
-    /// It wants to see `wanted` as the `Proxy-Authorization`.
-    pub async fn start(to: SocketAddr, wanted: &'static str) -> Middle {
+impl FakeProxy {
+    /// It wants to see `expected_login` as the `Proxy-Authorization`.
+    pub async fn start(to: SocketAddr, expected_login: &'static str) -> FakeProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let heads = Arc::new(Mutex::new(Vec::new()));
-        let kept = heads.clone();
+        let recorded = heads.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(pass_on(stream, to, wanted, kept.clone()));
+                tokio::spawn(forward(stream, to, expected_login, recorded.clone()));
             }
         });
-        Middle { address, heads }
+        FakeProxy { address, heads }
     }
 
     /// What it read of every connection.
@@ -423,10 +429,10 @@ impl Middle {
     }
 }
 
-async fn pass_on(
+async fn forward(
     mut stream: TcpStream,
     to: SocketAddr,
-    wanted: &str,
+    expected_login: &str,
     heads: Arc<Mutex<Vec<String>>>,
 ) -> std::io::Result<()> {
     let mut head = Vec::new();
@@ -435,7 +441,10 @@ async fn pass_on(
     }
     let head = String::from_utf8(head).unwrap();
     heads.lock().unwrap().push(head.clone());
-    if !head.to_lowercase().contains(&format!("proxy-authorization: {wanted}").to_lowercase()) {
+    if !head
+        .to_lowercase()
+        .contains(&format!("proxy-authorization: {expected_login}").to_lowercase())
+    {
         let refusal = b"HTTP/1.1 407 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
         return stream.write_all(refusal).await;
     }

@@ -9,8 +9,8 @@
 //! several times over.
 
 mod bound;
+mod relax;
 mod search;
-mod soften;
 mod trial;
 
 pub use bound::Bound;
@@ -19,13 +19,13 @@ pub use trial::Trial;
 use super::load::Units;
 use super::pack::TraceProblems;
 use super::progress::Progress;
-use super::scheduler::{PlanRefused, Techniques};
+use super::scheduler::{PlanRejected, Techniques};
 use super::threads::{Threads, ThreadsError};
-use crate::workload::{Refused, Workload};
-use cellwright_cell::units::counted_as;
+use crate::workload::{RejectedCommand, Workload};
+use cellwright_cell::units::pluralize_as;
 use cellwright_sched::Options;
 use serde::Serialize;
-use trial::Cell;
+use trial::CompactionCell;
 
 /// How to compact.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +42,9 @@ pub struct CompactOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum CompactError {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Rejected(#[from] RejectedCommand),
     #[error(transparent)]
-    Plan(#[from] PlanRefused),
+    PlanRejected(#[from] PlanRejected),
     #[error(transparent)]
     Threads(#[from] ThreadsError),
     #[error(
@@ -84,7 +84,7 @@ pub struct CompactResult {
     pub trace: TraceProblems,
 }
 
-const BOUND_MEANING: &str = "machines kept in the trial's order until, dimension by dimension, \
+const LOWER_BOUND_MEANING: &str = "machines kept in the trial's order until, dimension by dimension, \
      their capacity covers what must be placed (prod by limits, all by reservations), without the \
      largest tasks where some may pend; no packing can be smaller, and one as small need not exist";
 
@@ -100,11 +100,11 @@ pub fn compact(
 ) -> Result<CompactResult, CompactError> {
     let start = std::time::Instant::now();
     let machines = workload.machines.len();
-    let workload = all_up(workload);
-    let (mut workload, softened_jobs) = soften::large_jobs(workload, machines);
+    let workload = mark_all_up(workload);
+    let (mut workload, softened_jobs) = relax::relax_large_jobs(workload, machines);
     let tasks = workload.tasks();
     let may_pend = (tasks * u64::from(options.pending_permille) / 1000) as usize;
-    let cell = Cell::that_fits(&mut workload, options, may_pend, progress)?;
+    let cell = CompactionCell::sized_to_fit(&mut workload, options, may_pend, progress)?;
     if softened_jobs > 0 {
         workload.notes.push(format!(
             "jobs with more tasks than half the machines: {softened_jobs}; their constraints are \
@@ -112,7 +112,7 @@ pub fn compact(
         ));
     }
     let trials = run_trials(&cell, options, progress)?;
-    let fraction = |machines: usize| machines as f64 / cell.original as f64;
+    let fraction = |machines: usize| machines as f64 / cell.original_machines as f64;
     let mut sizes: Vec<usize> = trials.iter().map(|trial| trial.machines).collect();
     let bounds = trials.iter().map(|trial| trial.lower_bound.machines).collect();
     let placed_bounds = trials.iter().map(|trial| trial.lower_bound_all_placed).collect();
@@ -130,7 +130,7 @@ pub fn compact(
         machines_fraction_max: at(1000),
         lower_bound_fraction: fraction(sorted_percentile(bounds, 900)),
         lower_bound_all_placed_fraction: fraction(sorted_percentile(placed_bounds, 900)),
-        lower_bound_meaning: BOUND_MEANING,
+        lower_bound_meaning: LOWER_BOUND_MEANING,
         trials,
         seconds: start.elapsed().as_secs_f64(),
         softened_jobs,
@@ -141,19 +141,19 @@ pub fn compact(
 }
 
 /// Which machines could be done without is asked of all of them, whatever state they are in now.
-fn all_up(mut workload: Workload) -> Workload {
+fn mark_all_up(mut workload: Workload) -> Workload {
     let down = workload.machines.iter_mut().filter(|machine| !machine.is_up);
     let count = down.map(|machine| machine.is_up = true).count();
     if count > 0 {
         let one = "machine that is not up is counted as if it were";
         let many = "machines that are not up are counted as if they were";
-        workload.notes.push(counted_as(count as u64, one, many));
+        workload.notes.push(pluralize_as(count as u64, one, many));
     }
     workload
 }
 
 fn run_trials(
-    cell: &Cell,
+    cell: &CompactionCell,
     options: CompactOptions,
     progress: &dyn Progress,
 ) -> Result<Vec<Trial>, CompactError> {

@@ -7,14 +7,14 @@
 
 /// What a search found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     pub machines: usize,
     /// Packings tried.
     pub probes: u32,
 }
 
 /// Sizes tried below the turning point.
-const NEIGHBOURS: usize = 3;
+const NEIGHBOURS_TRIED: usize = 3;
 
 /// Searches `lowest..=highest`, where `lowest` is a proven lower bound; `None` when `fits` says no
 /// at `highest`.
@@ -22,7 +22,7 @@ pub fn smallest_fitting(
     lowest: usize,
     highest: usize,
     mut fits: impl FnMut(usize) -> bool,
-) -> Option<Found> {
+) -> Option<SearchResult> {
     let mut probes = 0;
     let mut probe = |machines: usize| {
         probes += 1;
@@ -42,13 +42,13 @@ pub fn smallest_fitting(
     }
     // The size right below was tried by the halving.
     let mut step = 2;
-    while step <= NEIGHBOURS + 1 && fitting >= lowest + step {
+    while step <= NEIGHBOURS_TRIED + 1 && fitting >= lowest + step {
         match probe(fitting - step) {
             true => (fitting, step) = (fitting - step, 1),
             false => step += 1,
         }
     }
-    Some(Found { machines: fitting, probes })
+    Some(SearchResult { machines: fitting, probes })
 }
 
 #[cfg(test)]

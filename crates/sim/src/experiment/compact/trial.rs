@@ -11,14 +11,14 @@ use super::{CompactError, CompactOptions, MAX_CLONES};
 use crate::experiment::placement::{PlacementHash, placement_hash};
 use crate::experiment::progress::Progress;
 use crate::experiment::scheduler::commit;
-use crate::trace::draw::Draws;
-use crate::workload::{Refused, Workload, apply_one};
+use crate::trace::stable_rng::StableRng;
+use crate::workload::{RejectedCommand, Workload, apply_command};
 use cellwright_cell::State;
 use cellwright_cell::command::Command;
 use cellwright_cell::id::MachineId;
 use cellwright_cell::resource::Resources;
-use cellwright_sched::feasible::{self, Spot};
-use cellwright_sched::{Board, Options, Outcome, Solver};
+use cellwright_sched::feasible::{self, PlacementTarget};
+use cellwright_sched::{ClusterSnapshot, Options, PassOutcome, Solver};
 use serde::Serialize;
 
 /// What one order of machines came to.
@@ -39,47 +39,55 @@ pub struct Trial {
 
 /// A cell on which the workload fits, ready to be packed many times.
 #[derive(Debug)]
-pub struct Cell {
+pub struct CompactionCell {
     state: State,
-    board: Board,
+    snapshot: ClusterSnapshot,
     demand: Demand,
     scheduler: Options,
     may_pend: usize,
     /// Machines before cloning.
-    pub original: usize,
+    pub original_machines: usize,
     pub clones: u32,
 }
 
 /// The draws that order the machines.
-const ORDER: u64 = 3;
+const MACHINE_ORDER_PURPOSE: u64 = 3;
 
-impl Cell {
+impl CompactionCell {
     /// The cell, cloned until the workload fits.
     ///
     /// # Errors
     /// When it does not fit on several clones, or cannot be submitted.
-    pub fn that_fits(
+    pub fn sized_to_fit(
         workload: &mut Workload,
         options: CompactOptions,
         may_pend: usize,
         progress: &dyn Progress,
-    ) -> Result<Cell, CompactError> {
+    ) -> Result<CompactionCell, CompactError> {
         let original = workload.machines.len();
         let mut pending = 0;
         for clones in 1..=MAX_CLONES {
             progress.stage(&format!("packing the cell {clones} times over"), 0);
             if clones > 1 {
-                workload.clone_machines(original, clones - 1);
+                workload.add_machine_copies(original, clones - 1);
             }
             let state = workload.submit()?;
-            let board = Board::from_state(&state);
+            let snapshot = ClusterSnapshot::from_state(&state);
             let scheduler = options.scheduler;
-            let demand = demand_of(&state, &board);
-            let mut cell = Cell { state, board, demand, scheduler, may_pend, original, clones };
-            let order: Vec<MachineId> = cell.board.machine_ids().collect();
+            let demand = demand_of(&state, &snapshot);
+            let mut cell = CompactionCell {
+                state,
+                snapshot,
+                demand,
+                scheduler,
+                may_pend,
+                original_machines: original,
+                clones,
+            };
+            let order: Vec<MachineId> = cell.snapshot.machine_ids().collect();
             let outcome = cell.pack(&order, order.len(), options.seed);
-            let left_out = cell.leave_out_hopeless(&outcome);
-            pending = waiting(&outcome) - left_out;
+            let left_out = cell.exclude_infeasible(&outcome);
+            pending = unplaced(&outcome) - left_out;
             if pending <= may_pend {
                 workload.notes.extend(cell.notes(left_out));
                 return Ok(cell);
@@ -90,22 +98,27 @@ impl Cell {
 
     /// Tasks that pend though their class fits on no machine even when all are empty say nothing
     /// about how few machines would do. Returns how many were taken out.
-    fn leave_out_hopeless(&mut self, outcome: &Outcome) -> usize {
+    fn exclude_infeasible(&mut self, outcome: &PassOutcome) -> usize {
         let mut left_out = 0;
         for (class, tasks) in outcome.pending_by_class() {
-            let class = self.board.class(class);
+            let class = self.snapshot.class(class);
             // Tasks inside allocs need the allocs placed first, so an empty cell proves nothing.
-            let is_hopeless = class.request.alloc_set.is_none()
-                && self.board.machine_ids().all(|machine| {
-                    feasible::first(&self.board, class, &Spot::on(machine)).is_some()
+            let is_infeasible = class.request.alloc_set.is_none()
+                && self.snapshot.machine_ids().all(|machine| {
+                    feasible::first_reason(
+                        &self.snapshot,
+                        class,
+                        &PlacementTarget::on_machine(machine),
+                    )
+                    .is_some()
                 });
-            if is_hopeless {
+            if is_infeasible {
                 left_out += tasks.len();
-                tasks.into_iter().for_each(|task| self.board.drop_task(task));
+                tasks.into_iter().for_each(|task| self.snapshot.drop_task(task));
             }
         }
         if left_out > 0 {
-            self.demand = demand_of(&self.state, &self.board);
+            self.demand = demand_of(&self.state, &self.snapshot);
         }
         left_out
     }
@@ -128,21 +141,21 @@ impl Cell {
     }
 
     /// Packs everything onto the first `kept` machines of the order, from scratch.
-    fn pack(&self, order: &[MachineId], kept: usize, seed: u64) -> Outcome {
-        let mut board = self.board.clone();
+    fn pack(&self, order: &[MachineId], kept: usize, seed: u64) -> PassOutcome {
+        let mut snapshot = self.snapshot.clone();
         for machine in &order[kept..] {
-            board.remove_machine(*machine);
+            snapshot.remove_machine(*machine);
         }
-        Solver::new(self.scheduler).pass(&mut board, self.state.now(), seed)
+        Solver::new(self.scheduler).pass(&mut snapshot, self.state.now(), seed)
     }
 
     /// The submitted cell with these machines down: a plan that used one of them is refused.
-    fn state_without(&self, machines: &[MachineId]) -> Result<State, Refused> {
+    fn state_without(&self, machines: &[MachineId]) -> Result<State, RejectedCommand> {
         let mut state = self.state.clone();
         let mut events = Vec::new();
         for machine in machines {
             let command = Command::MachineDown { machine: *machine };
-            apply_one(&mut state, &mut events, command)?;
+            apply_command(&mut state, &mut events, command)?;
         }
         Ok(state)
     }
@@ -151,17 +164,17 @@ impl Cell {
     /// When the state refuses a placement of the packing found.
     pub fn trial(&self, seed: u64) -> Result<Trial, CompactError> {
         let start = std::time::Instant::now();
-        let mut order: Vec<MachineId> = self.board.machine_ids().collect();
-        Draws::for_purpose(seed, ORDER).shuffle(&mut order);
+        let mut order: Vec<MachineId> = self.snapshot.machine_ids().collect();
+        StableRng::from_seed(seed, MACHINE_ORDER_PURPOSE).shuffle(&mut order);
         let capacities: Vec<Resources> =
-            order.iter().map(|machine| self.board.capacity(*machine)).collect();
+            order.iter().map(|machine| self.snapshot.capacity(*machine)).collect();
         let all = Bound { machines: order.len(), dimension: "none", by: "none" };
         let lower_bound = self.demand.bound(&capacities, self.may_pend).unwrap_or(all);
         let all_placed = self.demand.bound(&capacities, 0).unwrap_or(all);
-        let mut best: Option<(usize, Outcome)> = None;
+        let mut best: Option<(usize, PassOutcome)> = None;
         let found = smallest_fitting(lower_bound.machines, order.len(), |kept| {
             let outcome = self.pack(&order, kept, seed);
-            let fits = waiting(&outcome) <= self.may_pend;
+            let fits = unplaced(&outcome) <= self.may_pend;
             if fits && best.as_ref().is_none_or(|(size, _)| kept < *size) {
                 best = Some((kept, outcome));
             }
@@ -172,13 +185,13 @@ impl Cell {
         let packings = found.map_or(1, |found| found.probes);
         let (machines, outcome) =
             best.unwrap_or_else(|| (order.len(), self.pack(&order, order.len(), seed)));
-        let pending = waiting(&outcome);
+        let pending = unplaced(&outcome);
         let mut state = self.state_without(&order[machines..])?;
         commit(&mut state, outcome.plan)?;
         Ok(Trial {
             seed,
             machines,
-            fraction: machines as f64 / self.original as f64,
+            fraction: machines as f64 / self.original_machines as f64,
             pending,
             lower_bound,
             lower_bound_all_placed: all_placed.machines,
@@ -190,13 +203,13 @@ impl Cell {
 }
 
 /// Everybody without a machine at the end: those who found none and those who were evicted again.
-fn waiting(outcome: &Outcome) -> usize {
+fn unplaced(outcome: &PassOutcome) -> usize {
     outcome.pending.len() + outcome.not_yet + outcome.preempted
 }
 
 /// What every task outside allocs asks for; inside, the alloc asks for them.
-fn demand_of(state: &State, board: &Board) -> Demand {
-    Demand::new(board.pending().iter().filter_map(|id| {
+fn demand_of(state: &State, snapshot: &ClusterSnapshot) -> Demand {
+    Demand::new(snapshot.pending().iter().filter_map(|id| {
         let task = state.tasks().get(*id)?;
         let spec = state.spec_of(task)?;
         let is_top_level = spec.alloc_set.is_none();

@@ -47,15 +47,15 @@ fn replay(
 }
 
 /// Tells events to use from later ones and from those that are out of order.
-struct Clock {
+struct EventClock {
     until_us: u64,
     last_us: u64,
     is_past: bool,
 }
 
-impl Clock {
-    fn new(until_us: u64) -> Clock {
-        Clock { until_us, last_us: 0, is_past: false }
+impl EventClock {
+    fn new(until_us: u64) -> EventClock {
+        EventClock { until_us, last_us: 0, is_past: false }
     }
 
     /// Whether an event of that time is to be used; `Break` when all later ones can be left out.
@@ -75,7 +75,7 @@ fn replay_machines(
     time_us: u64,
     machines: &mut Machines,
 ) -> Result<Vec<ReadReport>, TraceError> {
-    let mut clock = Clock::new(time_us);
+    let mut clock = EventClock::new(time_us);
     let mut reports = Vec::new();
     for part in parts {
         reports.push(machine_events::read_checked(part?, |event| {
@@ -97,7 +97,7 @@ fn replay_tasks(
     time_us: u64,
     tasks: &mut Tasks,
 ) -> Result<Vec<ReadReport>, TraceError> {
-    let mut clock = Clock::new(time_us);
+    let mut clock = EventClock::new(time_us);
     let mut reports = Vec::new();
     for part in parts {
         reports.push(task_events::read_checked(part?, |event| {
@@ -112,17 +112,17 @@ fn replay_tasks(
         }
     }
     if time_us > clock.last_us {
-        return Err(TraceError::BeyondTrace { asked_us: time_us, last_us: clock.last_us });
+        return Err(TraceError::BeyondTrace { requested_us: time_us, last_us: clock.last_us });
     }
     Ok(reports)
 }
 
 /// Texts numbered in the order in which they first appear.
 #[derive(Default)]
-struct Numbered(HashMap<String, u32>);
+struct Interner(HashMap<String, u32>);
 
-impl Numbered {
-    fn number(&mut self, text: &str) -> u32 {
+impl Interner {
+    fn intern(&mut self, text: &str) -> u32 {
         if let Some(number) = self.0.get(text) {
             return *number;
         }
@@ -143,15 +143,15 @@ struct MachineSlot {
 
 #[derive(Default)]
 struct Machines {
-    platforms: Numbered,
+    platforms: Interner,
     slots: Vec<MachineSlot>,
     by_id: HashMap<MachineId, usize>,
 }
 
 impl Machines {
     fn apply(&mut self, event: &MachineEvent<'_>) {
-        let platform = self.platforms.number(event.platform.unwrap_or(""));
-        let place = *self.by_id.entry(event.machine).or_insert_with(|| {
+        let platform = self.platforms.intern(event.platform.unwrap_or(""));
+        let slot_index = *self.by_id.entry(event.machine).or_insert_with(|| {
             self.slots.push(MachineSlot {
                 machine: event.machine,
                 is_up: false,
@@ -161,7 +161,7 @@ impl Machines {
             });
             self.slots.len() - 1
         });
-        let slot = &mut self.slots[place];
+        let slot = &mut self.slots[slot_index];
         match event.kind {
             MachineEventKind::Add => slot.is_up = true,
             MachineEventKind::Remove => slot.is_up = false,
@@ -193,7 +193,7 @@ impl Machines {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum TaskPhase {
     Pending,
     Running,
     Gone,
@@ -202,7 +202,7 @@ enum Life {
 /// What is known of a task so far.
 struct TaskSlot {
     task: TaskKey,
-    life: Life,
+    phase: TaskPhase,
     machine: Option<MachineId>,
     user: Option<u32>,
     scheduling_class: Option<u8>,
@@ -217,7 +217,7 @@ impl TaskSlot {
     fn new(task: TaskKey) -> TaskSlot {
         TaskSlot {
             task,
-            life: Life::Gone,
+            phase: TaskPhase::Gone,
             machine: None,
             user: None,
             scheduling_class: None,
@@ -230,14 +230,14 @@ impl TaskSlot {
     }
 
     fn apply(&mut self, event: &TaskEvent<'_>, user: Option<u32>) {
-        self.life = match event.kind {
-            EventKind::Submit | EventKind::UpdatePending => Life::Pending,
-            EventKind::Schedule | EventKind::UpdateRunning => Life::Running,
+        self.phase = match event.kind {
+            EventKind::Submit | EventKind::UpdatePending => TaskPhase::Pending,
+            EventKind::Schedule | EventKind::UpdateRunning => TaskPhase::Running,
             EventKind::Evict
             | EventKind::Fail
             | EventKind::Finish
             | EventKind::Kill
-            | EventKind::Lost => Life::Gone,
+            | EventKind::Lost => TaskPhase::Gone,
         };
         self.machine = match event.kind {
             EventKind::Schedule => event.machine,
@@ -255,9 +255,9 @@ impl TaskSlot {
 
     /// The task as a row, unless the trace leaves out something a row needs.
     fn row(&self) -> Option<TaskRow> {
-        let state = match self.life {
-            Life::Running => TaskState::Running(self.machine?),
-            Life::Pending | Life::Gone => TaskState::Pending,
+        let state = match self.phase {
+            TaskPhase::Running => TaskState::Running(self.machine?),
+            TaskPhase::Pending | TaskPhase::Gone => TaskState::Pending,
         };
         Some(TaskRow {
             task: self.task,
@@ -275,26 +275,26 @@ impl TaskSlot {
 
 #[derive(Default)]
 struct Tasks {
-    users: Numbered,
+    users: Interner,
     slots: Vec<TaskSlot>,
     by_key: HashMap<TaskKey, usize>,
 }
 
 impl Tasks {
     fn apply(&mut self, event: &TaskEvent<'_>) {
-        let user = event.user.map(|name| self.users.number(name));
-        let place = *self.by_key.entry(event.task).or_insert_with(|| {
+        let user = event.user.map(|name| self.users.intern(name));
+        let slot_index = *self.by_key.entry(event.task).or_insert_with(|| {
             self.slots.push(TaskSlot::new(event.task));
             self.slots.len() - 1
         });
-        self.slots[place].apply(event, user);
+        self.slots[slot_index].apply(event, user);
     }
 
     /// Tasks that run or wait, and those of them the trace says too little of.
     fn into_rows(self) -> (Vec<TaskRow>, Vec<TaskKey>) {
         let mut rows = Vec::new();
         let mut incomplete = Vec::new();
-        for slot in self.slots.iter().filter(|slot| slot.life != Life::Gone) {
+        for slot in self.slots.iter().filter(|slot| slot.phase != TaskPhase::Gone) {
             match slot.row() {
                 Some(row) => rows.push(row),
                 None => incomplete.push(slot.task),

@@ -8,7 +8,7 @@
 //! Draws for the shuffle and for the filling come from separate streams of the seed. The published
 //! runs used another generator, so single orders differ and only means can be compared.
 
-use crate::trace::draw::Draws;
+use crate::trace::stable_rng::StableRng;
 
 use super::Pod;
 
@@ -47,8 +47,8 @@ const MAX_CAPACITY_MILLI: u64 = 1 << 50;
 /// A thousand times the arrivals of the published runs.
 const MAX_ARRIVALS: usize = 10_000_000;
 
-const SHUFFLE: u64 = 1;
-const FILL: u64 = 2;
+const SHUFFLE_PURPOSE: u64 = 1;
+const FILL_PURPOSE: u64 = 2;
 
 /// Builds the arrivals for a seed; `load_permille` 1300 is 1.3 times the GPU capacity.
 pub fn shuffled_load(
@@ -65,28 +65,32 @@ pub fn shuffled_load(
     if demand_milli == 0 {
         return Err(LoadError::NoGpuDemand);
     }
-    Draws::for_purpose(seed, SHUFFLE).shuffle(&mut order);
+    StableRng::from_seed(seed, SHUFFLE_PURPOSE).shuffle(&mut order);
     let mut arrivals = Arrivals { order, demand_milli, target_milli };
-    let mut draws = Draws::for_purpose(seed, FILL);
+    let mut rng = StableRng::from_seed(seed, FILL_PURPOSE);
     if demand_milli > target_milli {
-        drop_some(&mut arrivals, pods, &mut draws);
+        drop_surplus(&mut arrivals, pods, &mut rng);
     } else if demand_milli < target_milli {
-        append_some(&mut arrivals, pods, &mut draws)?;
+        append_missing(&mut arrivals, pods, &mut rng)?;
     }
     Ok(arrivals)
 }
 
-fn drop_some(arrivals: &mut Arrivals, pods: &[Pod], draws: &mut Draws) {
+fn drop_surplus(arrivals: &mut Arrivals, pods: &[Pod], rng: &mut StableRng) {
     while arrivals.demand_milli > arrivals.target_milli
-        && let Some(place) = draws.below(arrivals.order.len() as u64)
+        && let Some(place) = rng.below(arrivals.order.len() as u64)
     {
         let dropped = arrivals.order.remove(place as usize);
         arrivals.demand_milli -= pods[dropped.0 as usize].gpu_demand_milli();
     }
 }
 
-fn append_some(arrivals: &mut Arrivals, pods: &[Pod], draws: &mut Draws) -> Result<(), LoadError> {
-    while let Some(drawn) = draws.below(pods.len() as u64) {
+fn append_missing(
+    arrivals: &mut Arrivals,
+    pods: &[Pod],
+    rng: &mut StableRng,
+) -> Result<(), LoadError> {
+    while let Some(drawn) = rng.below(pods.len() as u64) {
         let demand_milli = arrivals.demand_milli + pods[drawn as usize].gpu_demand_milli();
         if demand_milli > arrivals.target_milli {
             break;

@@ -191,5 +191,5 @@ pub fn find_pod_list(folder: &Path, given: &str) -> Result<PathBuf, TraceError> 
     };
     let known = lists.iter().filter_map(variant).collect();
     let folder = folder.display().to_string();
-    Err(TraceError::NoPodList { given: crate::trace::problem::shown(given), folder, known })
+    Err(TraceError::UnknownPodList { given: crate::trace::problem::preview(given), folder, known })
 }

@@ -6,7 +6,7 @@ use crate::trace::problem::FieldProblem;
 /// Header fields, as far as they could be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwfHeader {
-    /// Every field in file order, repeated ones (`Note`, `Queue`) included; texts without a name
+    /// Every field in file order, repeated ones (`Note`, `QueueInner`) included; texts without a name
     /// before them continue the field above.
     pub fields: Vec<(String, String)>,
     pub max_jobs: Option<u64>,
@@ -25,7 +25,7 @@ impl SwfHeader {
 
     /// Takes in one comment, without its `;`.
     pub(super) fn add(&mut self, comment: &str) -> Result<(), FieldProblem> {
-        let Some((name, value)) = named(comment) else {
+        let Some((name, value)) = parse_field(comment) else {
             let text = comment.trim();
             if let (Some((_, value)), false) = (self.fields.last_mut(), text.is_empty()) {
                 value.push('\n');
@@ -48,7 +48,7 @@ impl SwfHeader {
 
 /// Name and value, if the comment has the form of a field: one word right after the `;` and one
 /// blank at most, then a colon.
-fn named(comment: &str) -> Option<(&str, &str)> {
+fn parse_field(comment: &str) -> Option<(&str, &str)> {
     let text = comment.strip_prefix(' ').unwrap_or(comment);
     let (name, value) = text.split_once(':')?;
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());

@@ -76,8 +76,8 @@ struct Numbers<'a>([&'a str; 18]);
 pub(super) fn parse(text: &str) -> Result<SwfJob, FieldProblem> {
     let numbers = split(text)?;
     Ok(SwfJob {
-        job: SwfJobId(numbers.known(0)?),
-        submit_s: numbers.known(1)?,
+        job: SwfJobId(numbers.required(0)?),
+        submit_s: numbers.required(1)?,
         wait_s: numbers.whole(2)?,
         run_s: numbers.whole(3)?,
         allocated_procs: numbers.whole(4)?,
@@ -119,7 +119,7 @@ impl Numbers<'_> {
     }
 
     /// A number that no job can be without.
-    fn known(&self, column: usize) -> Result<u64, FieldProblem> {
+    fn required(&self, column: usize) -> Result<u64, FieldProblem> {
         parse_whole(self.0[column]).map_err(|_| self.problem(column, "a whole number from 0 on"))
     }
 

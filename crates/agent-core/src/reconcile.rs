@@ -1,0 +1,263 @@
+//! What the agent does next, as a function of its orders, what it sees and the time. No input, no
+//! output: the loop around it does what is said here and has no choices left.
+//!
+//! The rules:
+//! * an attempt is started once, when nothing of the same task lives here, those whose room it
+//!   takes are gone, its alloc is held and its lease has time left;
+//! * what lives and is not listed is killed; what is told to stop gets its notice;
+//! * an end is kept, and told at every poll, until orders come that no longer list it;
+//! * what must be kept of an ended attempt is kept as long as orders say so, or a saver is at it;
+//! * with no orders at all nobody is touched.
+//!
+//! Restarts are not decided here: a failed attempt is reported, and the masters order the next one,
+//! with back-off, here or elsewhere. Rejected: restarting on the machine first. Two places would
+//! count failures, and a task that crashes its machine would be kept on it.
+
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::observed::{ObservedState, ObservedTask};
+use cellwright_cell::plan::Victim;
+use cellwright_cell::task::{ExitClass, NoticeOutcome};
+use cellwright_cell::time::Span;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub use cellwright_cell::id::Attempt;
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    Finished,
+    Failed(ExitClass),
+    /// Gone without an end that anybody saw, or without anybody to warn.
+    Gone,
+    /// Requested to stop, and what became of the warning.
+    Stopped(NoticeOutcome),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Has not said yet that it is well, and has time left to do so.
+    Starting,
+    Well,
+    Ill,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Preparing,
+    Running(Health),
+    Ended(End),
+}
+
+/// What was asked of an attempt, mildest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Requested {
+    #[default]
+    Nothing,
+    Stop,
+    Kill,
+}
+
+/// One attempt as it is seen on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttemptStatus {
+    pub phase: Phase,
+    pub requested: Requested,
+    /// Holds room and runs nothing.
+    pub is_alloc: bool,
+    /// The alloc it is in.
+    pub alloc: Option<TaskId>,
+    /// When its shim kills it unless the lease is renewed.
+    pub lease_until: Option<u64>,
+}
+
+impl AttemptStatus {
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        !matches!(self.phase, Phase::Ended(_))
+    }
+
+    /// Whether [`reconcile`] may say something else of a machine on which this became `after`. That a
+    /// program runs, and how it is, concerns the masters alone; that an alloc is held does not.
+    #[must_use]
+    pub fn affects_reconcile(&self, after: &AttemptStatus) -> bool {
+        let phase = |seen: &AttemptStatus| (!seen.is_active(), seen.is_alloc.then_some(seen.phase));
+        let rest =
+            |seen: &AttemptStatus| (seen.requested, seen.lease_until, seen.is_alloc, seen.alloc);
+        phase(self) != phase(after) || rest(self) != rest(after)
+    }
+}
+
+pub type Attempts = BTreeMap<Attempt, AttemptStatus>;
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Start {
+        order: Box<DesiredTask>,
+        lease_until: Option<u64>,
+    },
+    /// Warn, wait, kill.
+    Stop {
+        attempt: Attempt,
+        notice: Span,
+    },
+    Kill {
+        attempt: Attempt,
+    },
+    Renew {
+        attempt: Attempt,
+        until: u64,
+    },
+    /// The masters know its end.
+    Forget {
+        attempt: Attempt,
+    },
+}
+
+pub struct ReconcileInput<'a> {
+    /// Nothing until some were taken.
+    pub orders: Option<&'a [DesiredTask]>,
+    pub statuses: &'a Attempts,
+    /// When the leader is known to have heard of this machine, on the boot clock.
+    pub leader_heard_at: Option<u64>,
+    pub now: u64,
+}
+
+/// The actions that bring what is seen towards what is ordered. Done and seen, they are not said
+/// again.
+#[must_use]
+pub fn reconcile(input: &ReconcileInput<'_>) -> Vec<Action> {
+    let Some(orders) = input.orders else { return Vec::new() };
+    let desired: BTreeMap<Attempt, &DesiredTask> =
+        orders.iter().map(|order| (Attempt::of(order), order)).collect();
+    let present = input.statuses.iter().filter_map(|(attempt, seen)| {
+        let order = desired.get(attempt).copied();
+        input.action_for_present(*attempt, seen, order)
+    });
+    let absent = desired.iter().filter(|(attempt, _)| !input.statuses.contains_key(attempt));
+    let starts = absent.filter_map(|(attempt, order)| input.action_for_absent(*attempt, order));
+    present.chain(starts).collect()
+}
+
+impl ReconcileInput<'_> {
+    fn action_for_present(
+        &self,
+        attempt: Attempt,
+        seen: &AttemptStatus,
+        order: Option<&DesiredTask>,
+    ) -> Option<Action> {
+        let Some(order) = order else {
+            return match seen.is_active() {
+                true => self.kill(attempt, seen),
+                false => (!self.is_saved(attempt)).then_some(Action::Forget { attempt }),
+            };
+        };
+        if !seen.is_active() {
+            return None;
+        }
+        if order.action == Order::Keep {
+            return self.kill(attempt, seen);
+        }
+        if let Order::Stop { notice, .. } = order.action {
+            let stop = seen.requested < Requested::Stop && !self.is_occupied(attempt.task, seen);
+            return stop.then_some(Action::Stop { attempt, notice });
+        }
+        let until = self.lease_until(order)?;
+        let later = seen.lease_until.is_none_or(|known| until > known);
+        (later && seen.requested == Requested::Nothing).then_some(Action::Renew { attempt, until })
+    }
+
+    fn kill(&self, attempt: Attempt, seen: &AttemptStatus) -> Option<Action> {
+        let kill = seen.requested < Requested::Kill && !self.is_occupied(attempt.task, seen);
+        kill.then_some(Action::Kill { attempt })
+    }
+
+    fn action_for_absent(&self, attempt: Attempt, order: &DesiredTask) -> Option<Action> {
+        let (waits_for, alloc) = match &order.action {
+            Order::Run(work) => (&work.waits_for, work.alloc),
+            Order::Hold { waits_for, .. } => (waits_for, None),
+            // Never got here, or is gone: missing from the report says so.
+            Order::Stop { .. } | Order::Keep => return None,
+        };
+        let lease_until = self.lease_until(order);
+        let has_time = match order.lease {
+            Some(_) => lease_until.is_some_and(|until| until > self.now),
+            None => true,
+        };
+        let no_other_attempt = match attempt.is_saver() {
+            true => {
+                !self.is_saved(attempt.without_saver()) && !self.is_alive(attempt.without_saver())
+            }
+            false => !self.has_active_attempt(attempt.task),
+        };
+        let free = no_other_attempt
+            && !waits_for.iter().any(|victim| self.is_victim_active(victim))
+            && alloc.is_none_or(|alloc| self.is_held(alloc));
+        let order = Box::new(order.clone());
+        (free && has_time).then_some(Action::Start { order, lease_until })
+    }
+
+    fn lease_until(&self, order: &DesiredTask) -> Option<u64> {
+        Some(self.leader_heard_at?.saturating_add(order.lease?.0))
+    }
+
+    /// Not those that save what it left.
+    fn attempts_of(&self, task: TaskId) -> impl Iterator<Item = &AttemptStatus> {
+        let last = Attempt { saver: u32::MAX, ..Attempt::new(task, u32::MAX) };
+        let all = self.statuses.range(Attempt::new(task, 0)..=last);
+        all.filter(|(attempt, _)| !attempt.is_saver()).map(|(_, seen)| seen)
+    }
+
+    fn is_alive(&self, attempt: Attempt) -> bool {
+        self.statuses.get(&attempt).is_some_and(AttemptStatus::is_active)
+    }
+
+    /// Whether somebody is at what the attempt left.
+    fn is_saved(&self, attempt: Attempt) -> bool {
+        let savers = Attempt { saver: 1, ..attempt }..=Attempt { saver: u32::MAX, ..attempt };
+        !attempt.is_saver() && self.statuses.range(savers).any(|(_, seen)| seen.is_active())
+    }
+
+    fn has_active_attempt(&self, task: TaskId) -> bool {
+        self.attempts_of(task).any(AttemptStatus::is_active)
+    }
+
+    fn is_held(&self, alloc: TaskId) -> bool {
+        self.attempts_of(alloc).any(|seen| matches!(seen.phase, Phase::Running(_)))
+    }
+
+    fn is_victim_active(&self, victim: &Victim) -> bool {
+        self.is_alive(Attempt::new(victim.task, victim.attempt))
+    }
+
+    /// An alloc goes after everything in it.
+    fn is_occupied(&self, task: TaskId, seen: &AttemptStatus) -> bool {
+        seen.is_alloc && self.statuses.values().any(|s| s.alloc == Some(task) && s.is_active())
+    }
+}
+
+/// Everything that is seen, as the masters are told.
+#[must_use]
+pub fn report(seen: &Attempts) -> Vec<ObservedTask> {
+    let observed = |(attempt, seen): (&Attempt, &AttemptStatus)| ObservedTask {
+        task: attempt.task,
+        attempt: attempt.number,
+        saver: attempt.saver,
+        state: match seen.phase {
+            Phase::Preparing | Phase::Running(Health::Starting) => ObservedState::Preparing,
+            Phase::Running(Health::Well) => ObservedState::Running { healthy: true },
+            Phase::Running(Health::Ill) => ObservedState::Running { healthy: false },
+            Phase::Ended(End::Finished) => ObservedState::Finished,
+            Phase::Ended(End::Failed(exit)) => ObservedState::Failed(exit),
+            Phase::Ended(End::Gone) => ObservedState::Stopped,
+            Phase::Ended(End::Stopped(notice)) => ObservedState::Left(notice),
+        },
+    };
+    seen.iter().map(observed).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,425 @@
+//! Who gives way on a crowded machine (B38, B39). A pure step from what was sampled to what is to
+//! be done, made once a second by the agent; it reads no clock and touches nothing.
+//!
+//! The rules, in the order of their weight:
+//!
+//! 1. Whoever is over its own limit of memory or disk goes first, whatever its priority.
+//! 2. What cannot be squeezed (memory, disk space) is freed by killing, lowest priority first, and
+//!    no more than needed. A production task within its limit is never killed.
+//! 3. What can be squeezed (CPU, disk rate) is taken from batch, lowest priority first, and only
+//!    while a latency-sensitive task within its limit goes short.
+//! 4. A latency-sensitive task that takes more than its limit may starve batch for seconds. After
+//!    that its excess is cut, never what is within its limit.
+//! 5. Reserved cores are closed to other latency-sensitive tasks; batch runs anywhere.
+//! 6. Where that does not help for a minute, the master is asked to take something away, and again
+//!    after every further minute: one departure may not suffice. Who was short counts as such until
+//!    it has been well for as long, so that what left does not come straight back.
+//!
+//! Everything is held by attempt, not by task: the next attempt runs in a group that nobody has set
+//! anything on, and is not to blame for the one before.
+//!
+//! Every action says why and, where somebody pays for others, who took how much: the person whose
+//! task was killed must not have to guess. Rejected: pressure figures as the only signal, which v1
+//! machines without the unified hierarchy do not have; killing by size, which punishes the large
+//! and well-behaved.
+
+mod cores;
+mod kills;
+mod pressure_eviction;
+mod throttle;
+
+#[cfg(test)]
+mod tests;
+
+use crate::cpus::CpuList;
+use crate::usage::Usage;
+use cellwright_cell::desired::RunSpec;
+use cellwright_cell::id::{Attempt, TaskId};
+use cellwright_cell::machine::ResourcePressureReport;
+use cellwright_cell::priority::{AppClass, Priority};
+use cellwright_cell::resource::{Dimension, Resources};
+use cellwright_cell::task::ExitClass;
+use cellwright_cell::time::{Span, Time};
+use kills::KilledTask;
+use pressure_eviction::PressureEviction;
+pub use pressure_eviction::{CONFIRM_WITHIN, PressureHistory};
+use std::collections::{BTreeMap, BTreeSet};
+use throttle::Throttle;
+
+/// How long batch may be starved by those who take more than their limit.
+pub const BATCH_STARVATION_LIMIT: Span = Span::seconds(20);
+/// How long a shortage lasts before the master is asked for help, unless somebody said otherwise.
+pub const EVICTION_REQUEST_DELAY: Span = Span::seconds(60);
+/// How long a task may take to die before it is told again, and others are not spared any longer
+/// for what it holds.
+pub const KILL_TIMEOUT: Span = Span::seconds(10);
+/// How long after its end the files of a killed task count as good as removed.
+pub const CLEANUP_TIMEOUT: Span = Span::seconds(60);
+
+/// How much room the machine has this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AvailableResources {
+    /// Bytes that programs could still get without hurting one another.
+    pub ram_available: u64,
+    pub disk_free: u64,
+    /// How many more files the disk has room for. File systems that do not count them say 0 of 0,
+    /// which is told as `u64::MAX`.
+    pub files_free: u64,
+}
+
+/// Of memory and disk, what is kept free by killing: a fiftieth.
+const RESERVE_DIVISOR: u64 = 50;
+/// And of a large disk no more than this: agents and shims write little, and a disk of terabytes
+/// is not short of room while tens of gigabytes are free.
+const MAX_DISK_RESERVE: u64 = 2 << 30;
+/// And room for so many files: shims and agents write small ones.
+const FILE_RESERVE: u64 = 10_000;
+
+impl AvailableResources {
+    /// What a machine keeps free: with less it is short.
+    #[must_use]
+    pub fn reserve_for(capacity: Resources) -> AvailableResources {
+        AvailableResources {
+            ram_available: capacity.ram / RESERVE_DIVISOR,
+            disk_free: MAX_DISK_RESERVE.min(capacity.disk / RESERVE_DIVISOR),
+            files_free: FILE_RESERVE,
+        }
+    }
+}
+
+/// One task as it was sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSample {
+    pub attempt: Attempt,
+    pub class: AppClass,
+    pub priority: Priority,
+    /// Of disk, 0 means that nothing was said: then only a shortage of the machine counts.
+    pub limits: Resources,
+    /// What the cell reckons with; at most the limits.
+    pub reservation: Resources,
+    pub used: Resources,
+    /// Milli-cores it wanted and did not get; `None` where the kernel does not tell.
+    pub cpu_unmet: Option<u64>,
+    /// Whole cores it has reserved, for itself among the latency-sensitive.
+    pub whole_cores: u32,
+    /// Files and directories it has on the machine's disk.
+    pub files: u64,
+    /// May use CPU that others leave, beyond its limit.
+    pub slack_cpu: bool,
+    /// May use memory that others leave, and is killed first when they want it back.
+    pub slack_ram: bool,
+}
+
+impl TaskSample {
+    /// What was ordered, and what was measured of it.
+    #[must_use]
+    pub fn of(attempt: Attempt, work: &RunSpec, usage: &Usage, files: u64) -> TaskSample {
+        TaskSample {
+            attempt,
+            class: work.appclass,
+            priority: work.priority,
+            limits: work.limits,
+            reservation: work.reservation,
+            used: usage.now,
+            cpu_unmet: usage.cpu_unmet,
+            whole_cores: work.isolation.whole_cores,
+            files,
+            slack_cpu: work.isolation.slack_cpu,
+            slack_ram: work.isolation.slack_ram,
+        }
+    }
+
+    fn is_batch(&self) -> bool {
+        self.class == AppClass::Batch
+    }
+}
+
+/// The machine as it was sampled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineSample {
+    /// What tasks may use in all. A disk rate of 0 is unknown, and then not looked after.
+    pub capacity: Resources,
+    pub available: AvailableResources,
+    /// Below this it is short.
+    pub reserve: AvailableResources,
+    pub cores: Vec<CpuList>,
+    /// Thousandths of the machine's CPU time that nobody used since the last look, tasks or
+    /// others; `None` where that is not known.
+    pub idle_permille: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// `None`: no cap.
+    Cap {
+        attempt: Attempt,
+        dimension: Dimension,
+        cap: Option<u64>,
+        why: CapReason,
+    },
+    RunOn {
+        attempt: Attempt,
+        cpus: CpuList,
+    },
+    /// The cores it reserved are not to be had; it runs on those that are free.
+    NoFreeCores {
+        attempt: Attempt,
+        requested: u32,
+        free: u32,
+    },
+    /// Memory up to `protect` is taken from it last; above `throttle` it frees some first.
+    SizeMemory {
+        attempt: Attempt,
+        protect: u64,
+        throttle: Option<u64>,
+    },
+    Kill {
+        attempt: Attempt,
+        reason: KillReason,
+    },
+    /// The machine has been short for a while and cannot help itself; asked so often by now.
+    RequestEviction {
+        dimension: Dimension,
+        since: Time,
+        requested: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CapReason {
+    /// It may not use slack.
+    OwnLimit,
+    /// Latency-sensitive tasks within their limits went short.
+    Yields,
+    /// It took more than its limit while batch had next to nothing.
+    StarvedBatch { since: Time },
+    /// There is room again.
+    Eased,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KillReason {
+    pub dimension: Dimension,
+    pub used: u64,
+    pub cause: KillCause,
+    /// Who held more than its reservation, most first.
+    pub blamed: Vec<Blame>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillCause {
+    OverLimit {
+        limit: u64,
+    },
+    /// The disk had room for `short` files too few; this one had `files`, and nobody lower was
+    /// left.
+    Files {
+        short: u64,
+        files: u64,
+        priority: Priority,
+    },
+    /// The machine lacked `short` bytes, and nobody lower was left.
+    Shortage {
+        short: u64,
+        priority: Priority,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blame {
+    pub attempt: Attempt,
+    pub used: u64,
+    pub reservation: u64,
+}
+
+impl KillReason {
+    /// What the masters are told of a kill: also who had what it was killed for. Space that others
+    /// lack is nobody's failure.
+    #[must_use]
+    pub fn exit_class(&self, killed: Attempt) -> Option<ExitClass> {
+        let others = || self.blamed.iter().map(|blame| blame.attempt);
+        let to = others().find(|other| *other != killed && !other.is_saver());
+        match (self.dimension, self.cause) {
+            (Dimension::Disk, KillCause::OverLimit { .. }) => Some(ExitClass::OverDiskLimit),
+            (Dimension::Disk, KillCause::Shortage { .. }) | (_, KillCause::Files { .. }) => None,
+            (_, KillCause::OverLimit { .. }) => Some(ExitClass::OutOfMemory),
+            (_, KillCause::Shortage { .. }) => {
+                Some(to.map_or(ExitClass::OutOfMemoryBystander, |to| ExitClass::GaveWayTo(to.task)))
+            }
+        }
+    }
+
+    /// The reason in words; `name` tells what people call a task.
+    #[must_use]
+    pub fn describe(&self, name: impl Fn(TaskId) -> String) -> String {
+        let (what, used) = (self.dimension, self.used);
+        let mut text = match self.cause {
+            KillCause::OverLimit { limit } => {
+                let over = used.saturating_sub(limit);
+                format!("{what}: used {used}, {over} over its limit of {limit}")
+            }
+            KillCause::Shortage { short, priority } => {
+                let Priority(level) = priority;
+                format!("{what}: the machine lacked {short}; priority {level}, held {used}")
+            }
+            KillCause::Files { short, files, priority } => {
+                let Priority(level) = priority;
+                format!("{what}: no room for {short} files; priority {level}, had {files} files")
+            }
+        };
+        for (index, blame) in self.blamed.iter().enumerate() {
+            let over = blame.used.saturating_sub(blame.reservation);
+            text.push_str(if index == 0 { "; over their reservations: " } else { ", " });
+            text.push_str(&format!("{} by {over}", name(blame.attempt.task)));
+        }
+        text
+    }
+}
+
+/// What was decided so far and still holds.
+#[derive(Clone, Debug)]
+pub struct ResourceControl {
+    cpu: Throttle,
+    disk_rate: Throttle,
+    cpus: BTreeMap<Attempt, CpuList>,
+    reserved_cores: BTreeMap<Attempt, Vec<CpuList>>,
+    rejected_reservations: BTreeMap<Attempt, (u32, u32)>,
+    memory: BTreeMap<Attempt, (u64, Option<u64>)>,
+    dying: BTreeMap<Attempt, KilledTask>,
+    starved_since: Option<Time>,
+    /// When the caps of the greedy were last changed.
+    last_throttled: Option<Time>,
+    pressure_eviction: PressureEviction,
+}
+
+impl Default for ResourceControl {
+    fn default() -> ResourceControl {
+        ResourceControl {
+            cpu: Throttle::new(Dimension::Cpu, 20),
+            disk_rate: Throttle::new(Dimension::DiskRate, 256 << 10),
+            cpus: BTreeMap::new(),
+            reserved_cores: BTreeMap::new(),
+            rejected_reservations: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            dying: BTreeMap::new(),
+            starved_since: None,
+            last_throttled: None,
+            pressure_eviction: PressureEviction::new(EVICTION_REQUEST_DELAY),
+        }
+    }
+}
+
+impl ResourceControl {
+    /// One that asks for help after so long, and takes up what another remembered.
+    #[must_use]
+    pub fn with_request_delay(
+        request_delay: Span,
+        history: PressureHistory,
+        now: Time,
+    ) -> ResourceControl {
+        ResourceControl {
+            pressure_eviction: PressureEviction::resume(history, request_delay, now),
+            ..ResourceControl::default()
+        }
+    }
+
+    /// What the next one is to know: all else it finds out by itself.
+    #[must_use]
+    pub fn pressure_history(&self, now: Time) -> PressureHistory {
+        self.pressure_eviction.history(now)
+    }
+
+    /// What the masters are to know of the machine, in the order of dimensions.
+    #[must_use]
+    pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
+        self.pressure_eviction.shortages(now)
+    }
+
+    /// One look, one list of things to do, in this order. What holds already is not repeated, so an
+    /// agent that restarts begins with a new `ResourceControl` and sets everything once.
+    pub fn step(
+        &mut self,
+        now: Time,
+        machine: &MachineSample,
+        tasks: &[TaskSample],
+    ) -> Vec<Action> {
+        self.prune_gone_tasks(now, tasks);
+        let mut actions = Vec::new();
+        self.kill(now, machine, tasks, &mut actions);
+        let alive: Vec<&TaskSample> =
+            tasks.iter().filter(|task| !self.is_dying(task.attempt)).collect();
+        self.share_cores(machine, &alive, &mut actions);
+        self.share_cpu(now, machine, &alive, &mut actions);
+        self.share_disk_rate(now, machine, &alive, &mut actions);
+        self.size_memory(machine, &alive, &mut actions);
+        self.pressure_eviction.request_evictions(now, &mut actions);
+        actions
+    }
+
+    /// Whether it was told to die and is still there.
+    #[must_use]
+    pub fn is_dying(&self, attempt: Attempt) -> bool {
+        self.dying.get(&attempt).is_some_and(|dying| dying.exited.is_none())
+    }
+
+    /// The dead whose files count as good as removed, and may be so by now.
+    pub fn awaiting_cleanup(&self) -> impl Iterator<Item = Attempt> + '_ {
+        let waits = |dying: &KilledTask| {
+            dying.exited.is_some() && (dying.last_usage.disk, dying.files) != (0, 0)
+        };
+        self.dying.iter().filter(move |(_, dying)| waits(dying)).map(|(attempt, _)| *attempt)
+    }
+
+    /// Its files are removed: from here on free space is what the disk says. To be called before
+    /// the disk is next looked at.
+    pub fn cleaned_up(&mut self, attempt: Attempt) {
+        if let Some(dying) = self.dying.get_mut(&attempt) {
+            (dying.last_usage.disk, dying.files) = (0, 0);
+        }
+    }
+
+    /// Tasks that are held below what they could otherwise use of the CPU.
+    #[must_use]
+    pub fn cpu_caps(&self) -> &BTreeMap<Attempt, u64> {
+        self.cpu.caps()
+    }
+
+    fn prune_gone_tasks(&mut self, now: Time, tasks: &[TaskSample]) {
+        let present: BTreeSet<Attempt> = tasks.iter().map(|task| task.attempt).collect();
+        self.cpu.retain(&present);
+        self.disk_rate.retain(&present);
+        self.cpus.retain(|task, _| present.contains(task));
+        self.reserved_cores.retain(|task, _| present.contains(task));
+        self.rejected_reservations.retain(|task, _| present.contains(task));
+        self.memory.retain(|task, _| present.contains(task));
+        self.track_killed(now, tasks);
+    }
+
+    /// Prod is protected up to what it is predicted to use. Others are sized by pressure: while
+    /// memory gets scarce, what they have now is the mark above which they must free some first.
+    fn size_memory(
+        &mut self,
+        machine: &MachineSample,
+        tasks: &[&TaskSample],
+        actions: &mut Vec<Action>,
+    ) {
+        let is_scarce =
+            machine.available.ram_available < machine.reserve.ram_available.saturating_mul(2);
+        for sample in tasks {
+            let before = self.memory.get(&sample.attempt).copied().unwrap_or((0, None));
+            let after = if sample.priority.is_prod() {
+                (sample.reservation.ram, None)
+            } else if is_scarce {
+                // Kept once set: a mark that followed the use would never hold anybody back.
+                (0, before.1.or(Some(sample.used.ram.max(16 << 20))))
+            } else {
+                (0, None)
+            };
+            if after != before {
+                self.memory.insert(sample.attempt, after);
+                let (attempt, (protect, throttle)) = (sample.attempt, after);
+                actions.push(Action::SizeMemory { attempt, protect, throttle });
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Asking the masters for relief, where holding others back has not helped for long.
+//!
+//! What is known of a shortage outlives the agent that saw it. An agent that is restarted every
+//! half minute, by an upgrade that fails or by what makes its machine short, would otherwise never
+//! ask, and one that is restarted once would tell the masters that all is well. Its first looks
+//! tell nothing: rates need two of them, and those who were held back are set free. So what was
+//! remembered stands until it is seen again, for a few seconds; meanwhile nothing is asked for.
+//!
+//! Rejected: pressure averages of the kernel, which go back far enough but do not exist on machines
+//! with control groups v1, and do not tell production from others.
+
+use super::Action;
+use cellwright_cell::machine::ResourcePressureReport;
+use cellwright_cell::resource::Dimension;
+use cellwright_cell::time::{Span, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How long a shortage that an earlier agent saw counts without being seen again.
+pub const CONFIRM_WITHIN: Span = Span::seconds(10);
+
+/// A request to the master, and what became of the shortage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct EvictionRequest {
+    since: Time,
+    /// 0 once the machine was well: another shortage is another plea.
+    asked: u32,
+    /// When it was last asked, or last short after it had been well.
+    at: Time,
+}
+
+/// What the next agent is to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PressureHistory {
+    /// When the machine was last looked at.
+    looked: Time,
+    short_since: BTreeMap<Dimension, Time>,
+    pleas: BTreeMap<Dimension, EvictionRequest>,
+}
+
+impl PressureHistory {
+    /// That nothing is short, and nothing was lately.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.short_since.is_empty() && self.pleas.is_empty()
+    }
+
+    /// Whether it says anything that `older` does not, or is newer by so much.
+    #[must_use]
+    pub fn is_news(&self, older: &PressureHistory, by: Span) -> bool {
+        let request_counts = |all: &PressureHistory| -> Vec<(Dimension, u32)> {
+            all.pleas.iter().map(|(dimension, request)| (*dimension, request.asked)).collect()
+        };
+        let has_changed_pressure =
+            self.short_since != older.short_since || request_counts(self) != request_counts(older);
+        has_changed_pressure || (!self.is_empty() && self.looked.since(older.looked) >= by)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct PressureEviction {
+    request_delay: Span,
+    short_since: BTreeMap<Dimension, Time>,
+    requests: BTreeMap<Dimension, EvictionRequest>,
+    /// Shortages that only an earlier agent saw, with how long it is believed.
+    unconfirmed: BTreeMap<Dimension, Time>,
+}
+
+impl PressureEviction {
+    pub fn new(request_delay: Span) -> PressureEviction {
+        PressureEviction {
+            request_delay,
+            short_since: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
+        }
+    }
+
+    /// Goes on where another left off. Whatever happened while nobody looked for as long as a
+    /// shortage must last to matter, it is not known to have lasted, and what was asked is past.
+    pub fn resume(history: PressureHistory, request_delay: Span, now: Time) -> PressureEviction {
+        let PressureHistory { looked, mut short_since, pleas: mut requests } = history;
+        if now.since(looked) > request_delay {
+            short_since.clear();
+            requests.clear();
+        }
+        let until = now.plus(CONFIRM_WITHIN);
+        let unconfirmed = short_since.keys().map(|dimension| (*dimension, until)).collect();
+        PressureEviction { request_delay, short_since, requests, unconfirmed }
+    }
+
+    pub fn history(&self, now: Time) -> PressureHistory {
+        let (short_since, pleas) = (self.short_since.clone(), self.requests.clone());
+        PressureHistory { looked: now, short_since, pleas }
+    }
+
+    /// What the masters are to know of the machine, in the order of dimensions.
+    pub fn shortages(&self, now: Time) -> Vec<ResourcePressureReport> {
+        let report =
+            |(dimension, request): (&Dimension, &EvictionRequest)| ResourcePressureReport {
+                dimension: *dimension,
+                lasted: now.since(request.since),
+                asked: request.asked,
+            };
+        self.requests.iter().map(report).collect()
+    }
+
+    /// Notes whether a dimension is short, for [`PressureEviction::request_evictions`].
+    pub fn observe(&mut self, dimension: Dimension, now: Time, short: bool) {
+        if short {
+            self.short_since.entry(dimension).or_insert(now);
+            self.unconfirmed.remove(&dimension);
+        } else if !self.unconfirmed.contains_key(&dimension) {
+            self.short_since.remove(&dimension);
+        }
+    }
+
+    /// Asks for what has been short for long, again and again while it is, and forgets what there
+    /// has been enough of for as long.
+    pub fn request_evictions(&mut self, now: Time, actions: &mut Vec<Action>) {
+        for (dimension, _) in self.unconfirmed.extract_if(.., |_, until| *until <= now) {
+            self.short_since.remove(&dimension);
+        }
+        let is_overdue = |since: Time| now.since(since) >= self.request_delay;
+        let seen = self.short_since.iter().filter(|(it, _)| !self.unconfirmed.contains_key(*it));
+        for (dimension, since) in seen {
+            let (dimension, since) = (*dimension, *since);
+            let request = self.requests.get_mut(&dimension);
+            let requested = match request {
+                Some(request) if request.asked > 0 && !is_overdue(request.at) => continue,
+                Some(request) if request.asked > 0 => request.asked.saturating_add(1),
+                _ if is_overdue(since) => 1,
+                Some(request) => {
+                    request.at = now;
+                    continue;
+                }
+                None => continue,
+            };
+            self.requests.insert(dimension, EvictionRequest { since, asked: requested, at: now });
+            actions.push(Action::RequestEviction { dimension, since, requested });
+        }
+        let short = &self.short_since;
+        self.requests.retain(|dimension, request| {
+            let well = !short.contains_key(dimension);
+            if well && request.asked > 0 {
+                (request.asked, request.at) = (0, now);
+            }
+            !(well && is_overdue(request.at))
+        });
+    }
+}

@@ -1,0 +1,56 @@
+//! What the masters say: of the number of this life, and their orders.
+
+use super::Agent;
+use crate::boot;
+use cellwright_agent_core::orders::OrdersUpdate;
+use cellwright_api::incarnation::IncarnationUpdate;
+use cellwright_api::internal::AgentOrders;
+
+impl Agent {
+    /// What a word about the number of this life has changed is written down and said.
+    fn note_incarnation(&mut self, change: IncarnationUpdate) {
+        self.incarnation.number = self.core.incarnation;
+        match change {
+            IncarnationUpdate::Unchanged => {}
+            IncarnationUpdate::Granted | IncarnationUpdate::Raised => {
+                if let Err(error) =
+                    boot::save_incarnation(&self.folders.incarnation_file(), &self.incarnation)
+                {
+                    tracing::error!(%error, "the number of this life cannot be written");
+                }
+            }
+            // Said once; tasks end as the orders say.
+            IncarnationUpdate::Superseded { newest } if self.superseded_by != newest => {
+                self.superseded_by = newest;
+                let own = self.incarnation.number.incarnation;
+                tracing::error!(
+                    own,
+                    newest,
+                    "another agent speaks for this machine since, so nothing runs here: stop that \
+                     one, or remove the data of this one and start it again"
+                );
+            }
+            IncarnationUpdate::Superseded { .. } => {}
+        }
+        if change == IncarnationUpdate::Raised {
+            let incarnation = self.incarnation.number.incarnation;
+            tracing::info!(incarnation, "the masters know an earlier life of this machine");
+            self.news.notify_one();
+        }
+    }
+
+    pub(super) fn on_answer(&mut self, answer: AgentOrders, sent: u64) {
+        let outcome = self.core.handle_orders(answer, sent);
+        self.note_incarnation(outcome.incarnation_change);
+        if outcome.orders == OrdersUpdate::Changed {
+            self.write_orders();
+            outcome
+                .changed_health_checks
+                .into_iter()
+                .for_each(|attempt| self.start_prober(attempt));
+        }
+        if outcome.incarnation_change != IncarnationUpdate::Raised {
+            self.reconcile();
+        }
+    }
+}

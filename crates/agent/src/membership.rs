@@ -1,0 +1,71 @@
+//! Whether those who dial this agent are still parts of the cell. A certificate is good for a day
+//! wherever it is copied to; that its holder was sent away since, only masters know. They are asked
+//! once for each caller, and again soon after: what was sent away is refused within seconds, by
+//! every agent.
+//!
+//! An agent of whom no master says anything is refused: it can fetch from the masters when they are
+//! back. A replica is refused when a master says so, and not for lack of an answer: when masters
+//! cannot be asked it may be the only one that is left.
+//!
+//! Rejected: a list of who was sent away with every poll. It grows with the cell, and most agents
+//! are dialled by few.
+
+use cellwright_api::client::Client;
+use cellwright_api::client::internal_calls::MembershipCheckRequest;
+use cellwright_cell::credential::PartKind;
+use cellwright_cell::name::Name;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long an answer is believed.
+const MEMBER_TTL: Duration = Duration::from_secs(5);
+const NON_MEMBER_TTL: Duration = Duration::from_secs(1);
+/// Answers kept at once; with more, all are asked for anew.
+const MAX_CACHED: usize = 1024;
+
+pub struct MembershipCache {
+    client: Client,
+    own: Name,
+    answers: Mutex<BTreeMap<(PartKind, Name), (Instant, bool)>>,
+}
+
+impl MembershipCache {
+    /// As the agent of `own` asks its masters.
+    #[must_use]
+    pub fn new(client: Client, own: Name) -> MembershipCache {
+        MembershipCache { client, own, answers: Mutex::default() }
+    }
+
+    /// Whether the part may be listened to.
+    pub async fn is_member(&self, part: PartKind, name: &Name) -> bool {
+        let key = (part, name.clone());
+        if let Some(cached) = self.cached(&key) {
+            return cached;
+        }
+        let (machine, name) = (self.own.clone(), name.clone());
+        let answer = self.client.is_member(&MembershipCheckRequest { machine, part, name }).await;
+        let is_member = match answer {
+            Ok(is_member) => is_member,
+            Err(error) => {
+                tracing::debug!(%part, name = %key.1, %error, "no master says who this is");
+                part == PartKind::Replica
+            }
+        };
+        let mut all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MAX_CACHED {
+            all.clear();
+        }
+        all.insert(
+            key,
+            (Instant::now() + if is_member { MEMBER_TTL } else { NON_MEMBER_TTL }, is_member),
+        );
+        is_member
+    }
+
+    fn cached(&self, key: &(PartKind, Name)) -> Option<bool> {
+        let all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(key).filter(|(until, _)| Instant::now() < *until).map(|(_, is_member)| *is_member)
+    }
+}

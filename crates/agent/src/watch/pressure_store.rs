@@ -1,0 +1,59 @@
+//! What the watcher knew of shortages, kept beside the agent's state: the next agent goes on from
+//! there, see [`PressureHistory`].
+//!
+//! Written while something is short and when that changes, not at every look, and never flushed: a
+//! machine that lost its power has other things to tell, and times of another boot mean nothing.
+
+use crate::boot;
+use crate::record::{self, Durability};
+use cellwright_agent_core::resource_control::PressureHistory;
+use cellwright_cell::time::Span;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const PRESSURE_FILE: &str = "shortages";
+/// How long after a look its record may still be the one before.
+const WRITTEN_WITHIN: Span = Span::seconds(5);
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct StoredPressure {
+    boot_id: String,
+    known: PressureHistory,
+}
+
+pub struct PressureStore {
+    path: PathBuf,
+    record: StoredPressure,
+}
+
+impl PressureStore {
+    /// What an agent of this boot left in its folder. A record of no use counts as none.
+    pub fn open(data: &Path) -> PressureStore {
+        let path = data.join(PRESSURE_FILE);
+        let boot_id = boot::boot_id().unwrap_or_default();
+        let found = record::read::<StoredPressure>(&path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "what the machine was short of is not known");
+            None
+        });
+        let history = found.filter(|record| record.boot_id == boot_id).map(|record| record.known);
+        PressureStore {
+            path,
+            record: StoredPressure { boot_id, known: history.unwrap_or_default() },
+        }
+    }
+
+    pub fn history(&self) -> &PressureHistory {
+        &self.record.known
+    }
+
+    /// Writes it down, if it says more than what is there.
+    pub fn save(&mut self, history: PressureHistory) {
+        if !history.is_news(&self.record.known, WRITTEN_WITHIN) {
+            return;
+        }
+        self.record.known = history;
+        if let Err(error) = record::write(&self.path, &self.record, Durability::Process) {
+            tracing::warn!(%error, "the next agent will not know what the machine is short of");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Relief (B39): a machine that stays short of CPU or disk rate although its agent holds back
+//! whoever it may asks for help, and somebody has to leave it.
+//!
+//! Only non-production leaves, the lowest priority first, of equals the one that is expected to use
+//! most of what is short. Whoever states no limit of that may use any of it, and nobody knows how
+//! much, so it leaves after those of its priority of whom that is known. One task for each time the
+//! machine asks, and an agent asks again only after it has watched for a while that the last
+//! departure did not suffice; while somebody is on its way out, asking again sends nobody after it.
+//! So whoever would not have been needed stays. What must leave does so whatever its disruption
+//! budget says, because production waits for it; asking is what bounds the rate.
+//!
+//! Such a machine takes nothing of non-production until its agent has seen it well for a while:
+//! see [`crate::machine::Machine::takes_only_prod`]. Rejected: a note on the task that left, that
+//! it avoids the machine. The next in the queue would take its place, and have to leave in turn.
+
+use crate::id::{MachineId, TaskId};
+use crate::machine::{Machine, MachineStatus, ResourcePressure, ResourcePressureReport};
+use crate::resource::Dimension;
+use crate::spec::JobKind;
+use crate::state::State;
+use crate::task::{StopCause, Task, TaskState};
+use crate::time::Time;
+use std::cmp::Reverse;
+
+/// Who is to leave the machine now, and for want of what; nobody while no request of its agent is
+/// open, or none of those who may leave can be using what is short.
+#[must_use]
+pub fn next_victim(state: &State, machine: MachineId) -> Option<(TaskId, Dimension)> {
+    let row = state.machines().get(machine).filter(|row| row.status == MachineStatus::Up)?;
+    let open = row.shortages.iter().filter(|shortage| shortage.is_open());
+    open.map(|shortage| shortage.dimension)
+        .find_map(|dimension| Some((cheapest_victim(state, machine, dimension)?, dimension)))
+}
+
+/// The one whose leaving costs least and is worth most. What is inside an alloc goes with it,
+/// unless the alloc is of production and has to stay.
+fn cheapest_victim(state: &State, machine: MachineId, dimension: Dimension) -> Option<TaskId> {
+    let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
+    let weighed = tasks.iter().filter_map(|id| {
+        let task = state.tasks().get(*id)?;
+        let spec = state.spec_of(task)?;
+        let stays = |alloc: TaskId| {
+            let row = state.tasks().get(alloc).and_then(|row| state.spec_of(row));
+            row.is_some_and(|set| set.priority.is_prod())
+        };
+        let may = task.state.holds_resources()
+            && !spec.priority.is_prod()
+            && task.alloc().is_none_or(stays);
+        let uses = match spec.kind {
+            JobKind::Tasks => expected_usage(state, task, dimension),
+            JobKind::AllocSet => expected_usage_inside(state, *id, dimension),
+        };
+        uses.filter(|_| may).map(|uses| (spec.priority, Reverse(uses), *id))
+    });
+    weighed.min().map(|(_, _, id)| id)
+}
+
+/// What a task is expected to use: 0 where nobody knows, since it states no limit; none where it is
+/// known to use nothing.
+fn expected_usage(state: &State, task: &Task, dimension: Dimension) -> Option<u64> {
+    let is_unstated = state.spec_of(task)?.limits_of(task.index).get(dimension) == 0;
+    let uses = task.reservation.get(dimension);
+    (uses > 0 || is_unstated).then_some(uses)
+}
+
+/// An alloc itself uses nothing.
+fn expected_usage_inside(state: &State, alloc: TaskId, dimension: Dimension) -> Option<u64> {
+    let inner = state.alloc_load(alloc).map_or(&[][..], |load| &load.tasks);
+    let uses = |id: &TaskId| {
+        let task = state.tasks().get(*id).filter(|task| task.state.holds_resources())?;
+        expected_usage(state, task, dimension)
+    };
+    inner.iter().filter_map(uses).reduce(u64::saturating_add)
+}
+
+/// Whether somebody is on its way out for want of something.
+#[must_use]
+pub fn is_eviction_in_progress(state: &State, machine: MachineId) -> bool {
+    let tasks = state.machine_load(machine).map_or(&[][..], |load| &load.tasks);
+    let stopping_for_pressure = TaskState::Stopping(StopCause::MachineShort);
+    tasks
+        .iter()
+        .any(|id| state.tasks().get(*id).is_some_and(|task| task.state == stopping_for_pressure))
+}
+
+/// What an agent's report makes of the shortages on the row. What was asked for before and is asked
+/// for still keeps its beginning and what was done about it.
+#[must_use]
+pub fn merge_reports(
+    state: &State,
+    machine: MachineId,
+    reported: &[ResourcePressureReport],
+) -> Vec<ResourcePressure> {
+    let Some(row) = state.machines().get(machine) else { return Vec::new() };
+    let (now, under_way) = (state.now(), is_eviction_in_progress(state, machine));
+    let merge = |report: &ResourcePressureReport| {
+        let ResourcePressureReport { dimension, lasted, asked } = *report;
+        let known = row.shortages.iter().find(|known| known.dimension == dimension);
+        // An agent that counts from the start again, or asks after it was well, has a new one.
+        let known = known.filter(|known| asked == 0 || (known.asked > 0 && asked >= known.asked));
+        let since = known.map_or(Time(now.0.saturating_sub(lasted.0)), |known| known.since);
+        let answered = known.map_or(0, |known| known.answered);
+        let answered = if under_way { asked } else { answered };
+        ResourcePressure { dimension, since, asked, answered }
+    };
+    reported.iter().map(merge).collect()
+}
+
+/// Whether the row does not know yet what an agent says.
+#[must_use]
+pub fn has_changes(row: &Machine, reported: &[ResourcePressureReport]) -> bool {
+    let known = row.shortages.iter().map(|shortage| (shortage.dimension, shortage.asked));
+    !known.eq(reported.iter().map(|report| (report.dimension, report.asked)))
+}

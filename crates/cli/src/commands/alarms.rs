@@ -1,0 +1,180 @@
+//! What the leader misses: machines that are up and that nobody hears, and other alarms.
+//!
+//! Only the leader knows, and it does not write it into the log: a machine that answers again a
+//! second later was never down. So the leader itself is asked, at its own address.
+
+use crate::connection::Cell;
+use crate::format;
+use cellwright_api::types::{self, Alarm, AlarmView, MasterStatus, MemberView};
+use cellwright_cell::time::Span;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Where to look when nobody leads; of no use to whoever looks there.
+pub const MASTER_STATUS_HINT: &str = "; next: cell master status";
+
+/// What the leader says of alarms.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Alarms {
+    pub items: Vec<AlarmView>,
+    /// Nobody leads; said in `items` too.
+    pub is_leaderless: bool,
+}
+
+impl Alarms {
+    /// Asks the replica at this address.
+    async fn from_replica(cell: &Cell, address: &str) -> Result<Alarms, String> {
+        let answer = cell.client.bytes_at(address, "/v1/alarms", ANSWER_TIMEOUT).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        let found_alarms: types::Alarms =
+            serde_json::from_slice(&answer).map_err(|error| error.to_string())?;
+        Ok(Alarms { items: found_alarms.items, is_leaderless: false })
+    }
+
+    /// Asks whoever leads; nothing when nobody can be asked, for this is only an addition. That
+    /// nobody leads is an alarm: what any master shows is then as old as the last leader.
+    pub async fn from_leader(cell: &Cell) -> Alarms {
+        let status = cell.client.get::<MasterStatus>("/v1/masters").await;
+        let Ok(status) = status.map(|answer| answer.value) else { return Alarms::default() };
+        let mut statuses = vec![status];
+        if leader_of(&statuses[0]).is_none() {
+            statuses.extend(other_replicas(cell, &statuses[0]).await);
+        }
+        Alarms::from_known_leader(cell, &statuses).await.unwrap_or_default()
+    }
+
+    /// Asks the leader that one of those who answered knows, one at least. That none does is the
+    /// alarm.
+    pub async fn from_known_leader(
+        cell: &Cell,
+        statuses: &[MasterStatus],
+    ) -> Result<Alarms, String> {
+        let mut found_alarms = match statuses.iter().find_map(leader_of) {
+            Some(address) => Alarms::from_replica(cell, &address).await?,
+            None => Alarms { items: vec![leaderless_alarm(statuses)], is_leaderless: true },
+        };
+        // Those that are silent one by one may be many, and come last.
+        let is_silent = |view: &AlarmView| matches!(view.alarm, Alarm::MachineSilent { .. });
+        let at = found_alarms.items.iter().position(is_silent).unwrap_or(found_alarms.items.len());
+        found_alarms.items.splice(at..at, statuses.iter().flat_map(damage_alarms));
+        Ok(found_alarms)
+    }
+
+    /// Seconds since machines that are up were heard from, by name.
+    pub fn silent_machines(&self) -> BTreeMap<String, u64> {
+        let silent_alarm = |view: &AlarmView| match &view.alarm {
+            Alarm::MachineSilent { machine, seconds } => Some((machine.clone(), *seconds)),
+            _ => None,
+        };
+        self.items.iter().filter_map(silent_alarm).collect()
+    }
+}
+
+/// What a replica says of its disk.
+fn damage_alarms(status: &MasterStatus) -> impl Iterator<Item = AlarmView> {
+    let own = status.members.iter().find(|member| member.id == status.id);
+    let name = own.map_or(status.id.to_string(), |member| member.name.clone());
+    status.damage.iter().map(move |what| AlarmView {
+        message: format!("{name}: {what}"),
+        alarm: Alarm::DiskDamage { replica: name.clone(), parts: 1 },
+    })
+}
+
+/// Where the leader is, if this replica knows one that leads for sure.
+fn leader_of(status: &MasterStatus) -> Option<String> {
+    let leader = status.members.iter().find(|member| Some(member.id) == status.leader)?;
+    status.leaderless_ms.is_none().then(|| leader.address.clone())
+}
+
+/// The other replicas that answer.
+async fn other_replicas(cell: &Cell, first: &MasterStatus) -> Vec<MasterStatus> {
+    let mut answered = Vec::new();
+    for member in first.members.iter().filter(|member| member.id != first.id) {
+        let response = cell.client.bytes_at(&member.address, "/v1/masters", ANSWER_TIMEOUT).await;
+        answered.extend(response.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()));
+    }
+    answered
+}
+
+/// What, since when, who answers, and what to type next. `asked`: those that answered, one at
+/// least.
+fn leaderless_alarm(statuses: &[MasterStatus]) -> AlarmView {
+    let longest =
+        statuses.iter().filter_map(|status| status.leaderless_ms).max().unwrap_or_default();
+    let members = statuses.first().map_or(&[][..], |status| &status.members[..]);
+    let answers = |member: &&MemberView| statuses.iter().any(|status| status.id == member.id);
+    let names: Vec<&str> =
+        members.iter().filter(answers).map(|member| member.name.as_str()).collect();
+    let answering = match names.is_empty() {
+        true => "only one that is no member answers".to_owned(),
+        false if members.len() == 1 => "its only replica answers".to_owned(),
+        false => format!("of {} replicas answer: {}", members.len(), names.join(", ")),
+    };
+    let message = format!(
+        "no leader for {}: nothing can change, and what is shown may be old; {answering}{MASTER_STATUS_HINT}",
+        format::duration(Span(longest))
+    );
+    AlarmView { alarm: Alarm::NoLeader { seconds: longest / 1000 }, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(id: u64, leader: Option<u64>, leaderless_ms: Option<u64>) -> MasterStatus {
+        let member = |id: u64| MemberView {
+            id,
+            name: format!("m{id}"),
+            address: format!("127.0.0.1:{id}"),
+            voter: true,
+            leader: leader == Some(id),
+        };
+        MasterStatus {
+            id,
+            role: "follower".into(),
+            term: 2,
+            leader,
+            last_log: 9,
+            applied: 9,
+            snapshot: 0,
+            purged: 0,
+            members: (1..=3).map(member).collect(),
+            version: "1".into(),
+            level: 1,
+            leaderless_ms,
+            damage: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_leader_without_a_majority_is_none_and_who_answers_is_said() {
+        assert_eq!(leader_of(&replica(2, Some(1), None)), Some("127.0.0.1:1".into()));
+        assert_eq!(leader_of(&replica(1, Some(1), Some(4000))), None);
+        assert_eq!(leader_of(&replica(2, None, None)), None);
+        let statuses = [replica(2, None, Some(4000)), replica(3, None, Some(61_000))];
+        assert_eq!(
+            leaderless_alarm(&statuses).message,
+            "no leader for 61 s: nothing can change, and what is shown may be old; of 3 \
+             replicas answer: m2, m3; next: cell master status"
+        );
+    }
+
+    #[test]
+    fn machines_that_are_silent_are_told_by_name_and_damage_by_its_replica() {
+        let silent_alarm = Alarm::MachineSilent { machine: "n1".into(), seconds: 40 };
+        let limited = Alarm::DownRateLimited { waiting: 2 };
+        let items = [limited, silent_alarm].map(AlarmView::from).to_vec();
+        let found_alarms = Alarms { items, is_leaderless: false };
+        assert_eq!(found_alarms.silent_machines(), BTreeMap::from([("n1".to_owned(), 40)]));
+        let mut hurt = replica(2, Some(1), None);
+        hurt.damage = vec!["snapshot 7 is damaged".into()];
+        let damage_alarms_of_replica: Vec<AlarmView> = damage_alarms(&hurt).collect();
+        assert_eq!(damage_alarms_of_replica[0].message, "m2: snapshot 7 is damaged");
+        assert_eq!(
+            damage_alarms_of_replica[0].alarm,
+            Alarm::DiskDamage { replica: "m2".into(), parts: 1 }
+        );
+    }
+}

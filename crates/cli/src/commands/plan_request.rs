@@ -1,0 +1,71 @@
+//! Files of jobs on their way to the cell, and the token that holds a run to its plan.
+
+use super::file;
+use crate::connection::Cell;
+use crate::failure::Failure;
+use crate::output::print_notice;
+use cellwright_api::types::{PlanJobs, PlanToken, PlanView, SubmitJob};
+use cellwright_cell::name::Name;
+use cellwright_lang::Document;
+
+/// The jobs of a file, or of standard input. Periodic jobs have no place before their time comes,
+/// and are said to be left out.
+pub fn load_plan_request(file: &str, owner: Option<&Name>) -> Result<PlanJobs, Failure> {
+    let documents = file::load_valid(file, owner)?.documents;
+    for document in &documents {
+        if let Document::Cron(cron) = document {
+            print_notice(&format!(
+                "{} is a periodic job: each of its runs is placed when its time has come",
+                cron.spec.name
+            ));
+        }
+    }
+    Ok(PlanJobs { jobs: submit_requests(&documents, owner) })
+}
+
+/// The jobs among `documents`, as the cell takes them.
+pub fn submit_requests(documents: &[Document], owner: Option<&Name>) -> Vec<SubmitJob> {
+    let job = |document: &Document| match document {
+        Document::Job(job) => {
+            Some(SubmitJob { owner: job.owner.as_ref().or(owner).cloned(), spec: job.spec.clone() })
+        }
+        Document::Cron(_) => None,
+    };
+    documents.iter().filter_map(job).collect()
+}
+
+/// Plans again and compares: a run goes on only if neither the file nor the jobs it names have
+/// changed since `token` was printed. The versions to expect are in what is returned, so that what
+/// changes from here on is refused by the cell.
+pub async fn verify_plan(
+    cell: &Cell,
+    jobs: &PlanJobs,
+    token: PlanToken,
+    file: &str,
+) -> Result<PlanView, Failure> {
+    let plan = cell.client.plan(jobs).await?.value.item;
+    let now: PlanToken = plan.token.parse().map_err(|error| {
+        Failure::from_error(&error, "compare `cell --version` with the masters'")
+    })?;
+    let again = format!("look at what it would do now: cell plan {file}");
+    if now.specs != token.specs {
+        let message = format!("{file} has changed since the plan {token} was made");
+        return Err(Failure::Operation { message, next: again });
+    }
+    if now.base == token.base {
+        return Ok(plan);
+    }
+    let found: Vec<String> = plan
+        .jobs
+        .iter()
+        .map(|job| match job.version {
+            Some(version) => format!("{}/{} is at version {version}", job.user, job.name),
+            None => format!("{}/{} does not live", job.user, job.name),
+        })
+        .collect();
+    let message = format!(
+        "a job has changed since the plan {token} was made: {} now (stale-version)",
+        found.join(", ")
+    );
+    Err(Failure::Operation { message, next: again })
+}

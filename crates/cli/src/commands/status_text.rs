@@ -1,0 +1,285 @@
+//! A task and a job in the words people use: what it does, and if it does not run, why not and when
+//! it is tried again.
+
+use crate::format;
+use cellwright_api::types::{EndView, JobView, TaskCounts, TaskHealth, TaskView};
+use cellwright_cell::job::{JobOutcome, JobState};
+use cellwright_cell::reason::Reason;
+use cellwright_cell::render;
+use cellwright_cell::task::{ExitClass, StopCause, TaskOutcome, TaskState};
+use cellwright_cell::time::Time;
+
+/// How an attempt ended.
+pub fn exit_text(class: ExitClass) -> String {
+    match class {
+        ExitClass::Code(code) => format!("exit code {code}"),
+        other => render::exit_class_text(other.code(), other.number().map(i64::from)),
+    }
+}
+
+/// Whether it waits only because it failed, or was not fit to be started.
+pub fn is_failing(task: &TaskView) -> bool {
+    task.failures_in_row > 0 && !task.state.is_dead()
+}
+
+/// One word, or two.
+pub fn state(task: &TaskView) -> String {
+    let word = match task.state {
+        TaskState::Pending if is_failing(task) => "failing",
+        TaskState::Deferred => "deferred",
+        TaskState::Pending => "pending",
+        TaskState::Assigned => "starting",
+        TaskState::Running if !task.healthy => "unhealthy",
+        TaskState::Running => "running",
+        TaskState::Stopping(_) => "stopping",
+        TaskState::Dead(TaskOutcome::Finished) => "finished",
+        TaskState::Dead(TaskOutcome::Failed(_)) => "failed",
+        TaskState::Dead(TaskOutcome::Killed) => "stopped",
+        TaskState::Dead(TaskOutcome::DependencyFailed) => "never ran",
+    };
+    word.into()
+}
+
+/// What there is to say beyond the word; empty for a task that does its work.
+pub fn note(task: &TaskView, now: Time) -> String {
+    match task.state {
+        TaskState::Dead(TaskOutcome::Failed(class)) => final_failure_note(task, class),
+        TaskState::Dead(TaskOutcome::DependencyFailed) => match &task.needed {
+            Some(job) => format!("{job}, which it needed, did not succeed"),
+            None => "a job it needed did not succeed".into(),
+        },
+        TaskState::Stopping(StopCause::Killed) => "by request".into(),
+        TaskState::Stopping(cause) => super::enum_words::enum_text(&cause),
+        TaskState::Pending if is_failing(task) => failing_note(task, now),
+        TaskState::Assigned | TaskState::Running if is_failing(task) => {
+            let why = task.last_end.as_ref().map(|end| format!(": {}", end_text(end)));
+            let why = why.unwrap_or_default();
+            format!(
+                "{}failed {} before{why}",
+                not_yet_healthy_note(task, "; "),
+                times(task.failures_in_row)
+            )
+        }
+        TaskState::Assigned => not_yet_healthy_note(task, ""),
+        TaskState::Pending => pending_note(task, now),
+        _ => String::new(),
+    }
+}
+
+/// Of one whose program runs: what it uses is known, and still it does not count as running.
+fn not_yet_healthy_note(task: &TaskView, separator: &str) -> String {
+    match task.health == Some(TaskHealth::NotYetHealthy) && task.used.is_some() {
+        true => format!("runs, has not passed its health check yet{separator}"),
+        false => String::new(),
+    }
+}
+
+/// How it ended, or the rule by which that was for good.
+fn final_failure_note(task: &TaskView, class: ExitClass) -> String {
+    match (class, task.last_end.as_ref().map(|end| &end.why)) {
+        (_, Some(Reason::NotRetried { exit, forgiven })) => render::not_retried(*exit, *forgiven),
+        (ExitClass::Lost | ExitClass::Evicted, _) => format!("{}; not retried", exit_text(class)),
+        _ => exit_text(class),
+    }
+}
+
+fn failing_note(task: &TaskView, now: Time) -> String {
+    let why = task.last_end.as_ref().map(|end| match &end.why {
+        Reason::Exited(ExitClass::Code(code)) => format!(", exit {code}"),
+        _ => format!(", {}", end_text(end)),
+    });
+    format!(
+        "failed {}{}, {}",
+        times(task.failures_in_row),
+        why.unwrap_or_default(),
+        next_try(task.not_before, now)
+    )
+}
+
+/// How the last attempt ended, shorter than the event says it.
+pub fn end_text(end: &EndView) -> String {
+    match &end.why {
+        Reason::Exited(class) => exit_text(*class),
+        _ => end.text.clone(),
+    }
+}
+
+fn pending_note(task: &TaskView, now: Time) -> String {
+    let next_attempt = match task.not_before > now {
+        true => next_try(task.not_before, now),
+        false => String::new(),
+    };
+    match &task.last_end {
+        Some(end) if next_attempt.is_empty() => end_text(end),
+        Some(end) => format!("{}; {next_attempt}", end_text(end)),
+        None => next_attempt,
+    }
+}
+
+fn next_try(at: Time, now: Time) -> String {
+    match at > now {
+        true => {
+            format!("next try in {}", format::duration(cellwright_cell::time::Span(at.0 - now.0)))
+        }
+        false => "next try now".into(),
+    }
+}
+
+fn times(count: u32) -> String {
+    format::times_text(u64::from(count))
+}
+
+/// Numbers of tasks that are not nought: `2 running, 1 pending`.
+pub fn task_counts(tasks: &TaskCounts) -> String {
+    named_counts(tasks, "running")
+}
+
+/// The same of a job: where it has a health check, those that run have passed it.
+pub fn job_task_counts(job: &JobView) -> String {
+    match job.spec.task.health {
+        Some(_) => named_counts(&job.tasks, "running and healthy"),
+        None => task_counts(&job.tasks),
+    }
+}
+
+fn named_counts(tasks: &TaskCounts, running: &str) -> String {
+    let named = [
+        (tasks.running, running),
+        (tasks.pending, "pending"),
+        (tasks.assigned, "starting"),
+        (tasks.deferred, "deferred"),
+        (tasks.stopping, "stopping"),
+        (tasks.finished, "finished"),
+        (tasks.failed, "failed"),
+        (tasks.killed, "stopped"),
+    ];
+    let some = named.iter().filter(|(count, _)| *count > 0);
+    let texts: Vec<String> =
+        some.map(|(count, name)| format!("{} {name}", format::count(u64::from(*count)))).collect();
+    if texts.is_empty() { "no tasks".into() } else { texts.join(", ") }
+}
+
+/// The state of a job in one word, or in two.
+pub fn job_state(job: &JobView) -> &'static str {
+    match job.state {
+        JobState::Deferred => "deferred",
+        JobState::Active if job.update.as_ref().is_some_and(|update| update.undoing) => "undoing",
+        JobState::Active if job.update_complete => "updated",
+        JobState::Active if job.update.is_some() => "updating",
+        JobState::Active => "active",
+        JobState::Stopping => "stopping",
+        JobState::Dead(JobOutcome::Succeeded) => "succeeded",
+        JobState::Dead(JobOutcome::Failed) => "failed",
+        JobState::Dead(JobOutcome::Killed) => "stopped",
+        JobState::Dead(JobOutcome::DependencyFailed) => "never ran",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn task(fields: serde_json::Value) -> TaskView {
+        let mut whole = json!({
+            "name": "dev/hog/0", "index": 0, "state": "pending", "healthy": true, "attempt": 3,
+            "version": 1, "machine": null, "alloc": null,
+            "limits": {"cpu": 1, "ram": 1}, "reservation": {"cpu": 1, "ram": 1},
+            "ports": [], "devices": [], "waits_for": [], "failures_in_row": 0,
+            "not_before": 0, "changed_at": 0, "crashed_on": [],
+        });
+        for (name, value) in fields.as_object().unwrap() {
+            whole[name] = value.clone();
+        }
+        serde_json::from_value(whole).unwrap()
+    }
+
+    #[test]
+    fn a_failing_task_reads_as_failing() {
+        let end = json!({
+            "attempt": 3, "at": 0, "machine": "m1", "code": "exited",
+            "why": {"exited": {"code": 5}}, "text": "exited with code 5",
+        });
+        let failing = task(json!({"failures_in_row": 3, "not_before": 12_000, "last_end": end}));
+        assert_eq!(state(&failing), "failing");
+        assert_eq!(note(&failing, Time(0)), "failed 3 times, exit 5, next try in 12 s");
+        assert_eq!(note(&failing, Time(20_000)), "failed 3 times, exit 5, next try now");
+        let waiting = task(json!({}));
+        assert_eq!((state(&waiting).as_str(), note(&waiting, Time(0)).as_str()), ("pending", ""));
+        let ended = task(json!({"state": {"dead": {"failed": "out_of_memory"}}}));
+        assert_eq!(note(&ended, Time(0)), "out of memory at its own limit");
+    }
+
+    #[test]
+    fn one_that_never_ran_says_for_want_of_what() {
+        let dead = json!({"dead": "dependency_failed"});
+        let never = task(json!({"state": dead.clone(), "needed": "dev/right"}));
+        assert_eq!(note(&never, Time(0)), "dev/right, which it needed, did not succeed");
+        let forgotten = task(json!({"state": dead}));
+        assert_eq!(note(&forgotten, Time(0)), "a job it needed did not succeed");
+    }
+
+    #[test]
+    fn what_is_not_tried_again_says_by_which_rule() {
+        let end = json!({
+            "attempt": 1, "at": 0, "machine": "m1", "code": "not-retried",
+            "why": {"not_retried": {"exit": {"code": 42}, "forgiven": 0}}, "text": "",
+        });
+        let state = json!({"dead": {"failed": {"code": 42}}});
+        let broken = task(json!({"state": state, "last_end": end, "failures_in_row": 1}));
+        assert_eq!(note(&broken, Time(0)), "not retried: exit 42 is final");
+        let lost = task(json!({"state": {"dead": {"failed": "lost"}}}));
+        assert_eq!(note(&lost, Time(0)), "lost with its machine; not retried");
+    }
+
+    #[test]
+    fn one_that_runs_again_says_what_was_the_matter() {
+        let end = json!({
+            "attempt": 1, "at": 0, "machine": "m1", "code": "unhealthy",
+            "why": "unhealthy", "text": "failed its health check",
+        });
+        let again = task(json!({"state": "running", "last_end": end, "failures_in_row": 1}));
+        assert_eq!(note(&again, Time(0)), "failed once before: failed its health check");
+    }
+
+    #[test]
+    fn one_that_runs_and_has_not_passed_its_check_says_so() {
+        let used = json!({"cpu": 1, "ram": 1});
+        let starting = json!({"state": "assigned", "health": "not_yet_healthy"});
+        assert_eq!(note(&task(starting.clone()), Time(0)), "", "it may not run yet");
+        let mut runs = starting;
+        runs["used"] = used;
+        let actual = (state(&task(runs.clone())), note(&task(runs.clone()), Time(0)));
+        let want = "runs, has not passed its health check yet";
+        assert_eq!(actual, ("starting".to_owned(), want.to_owned()));
+        runs["failures_in_row"] = json!(2);
+        assert_eq!(note(&task(runs), Time(0)), format!("{want}; failed twice before"));
+    }
+
+    #[test]
+    fn a_job_with_a_check_says_that_its_tasks_are_healthy_and_when_its_update_is_complete() {
+        let tasks = json!({
+            "deferred": 0, "pending": 1, "assigned": 0, "running": 2, "stopping": 0,
+            "finished": 0, "failed": 0, "killed": 0,
+        });
+        let spec = json!({
+            "name": "web", "priority": 100, "count": 3,
+            "task": {"limits": {"cpu": 1, "ram": 1}, "command": ["x"]},
+        });
+        let mut job = json!({
+            "user": "dev", "name": "web", "state": "active", "version": 2, "spec": spec,
+            "update": null, "tasks": tasks, "waits_for": [], "submitted_at": 0, "ended_at": null,
+        });
+        let read =
+            |job: &serde_json::Value| -> JobView { serde_json::from_value(job.clone()).unwrap() };
+        assert_eq!(job_task_counts(&read(&job)), "2 running, 1 pending");
+        job["spec"]["task"]["health"] = json!({"probe": {"tcp": {"port": 0}}});
+        assert_eq!(job_task_counts(&read(&job)), "2 running and healthy, 1 pending");
+        job["update"] = json!({
+            "from": 1, "to": 2, "opened_at": 0, "disruptions": 3, "skipped": [], "undoing": false,
+        });
+        assert_eq!(job_state(&read(&job)), "updating");
+        job["update_complete"] = json!(true);
+        assert_eq!(job_state(&read(&job)), "updated");
+    }
+}

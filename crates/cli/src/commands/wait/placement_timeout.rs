@@ -1,0 +1,164 @@
+//! How long a job may wait for its first machine before whoever waits for it goes: as long as they
+//! said, or a little while where nothing that passes by itself stands in its way.
+
+use super::{NOT_PLACED_EXIT_CODE, Outcome, WaitResult, fetch_tasks};
+use crate::commands::target::Target;
+use crate::commands::{pagination, parse, status_text};
+use crate::connection::Cell;
+use crate::failure::Failure;
+use cellwright_api::types::{ExplanationView, MachineView, ReasonView, TaskView};
+use cellwright_cell::machine::MachineStatus;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::task::TaskState;
+use cellwright_cell::time::Span;
+use clap::Args;
+use std::time::Duration;
+
+/// How long a job may wait for its first machine.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct PlacementTimeout {
+    /// Give up with exit code 3 when for so long nothing of it has ever run and no machine takes
+    /// it; 0s: never [default: 10s if no scheduler plans it, or if no machine would take it even
+    /// when empty and none that is large enough drains or is down; otherwise never]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    place_timeout: Option<Span>,
+}
+
+/// A machine may just be joining.
+const DEFAULT_GRACE: Span = Span::seconds(10);
+/// Looks are this far apart.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+impl PlacementTimeout {
+    /// The end of it, or that it does not begin. It is left in the queue: only who asked goes.
+    pub async fn wait_or_give_up(
+        self,
+        cell: &Cell,
+        target: &Target,
+        finished: impl Future<Output = Result<WaitResult, Failure>>,
+    ) -> Result<WaitResult, Failure> {
+        tokio::select! {
+            ended = finished => ended,
+            why = self.until_unplaceable(cell, target) => Ok(WaitResult {
+                job: target.job.to_string(),
+                outcome: Outcome::NotPlaced,
+                task: Some(why.task),
+                exit: NOT_PLACED_EXIT_CODE,
+                text: why.text,
+                never_started: false,
+            }),
+        }
+    }
+
+    async fn until_unplaceable(self, cell: &Cell, target: &Target) -> ExplanationView {
+        let limit = self.place_timeout;
+        if limit == Some(Span::ZERO) {
+            return std::future::pending().await;
+        }
+        let span = Duration::from_millis(limit.unwrap_or(DEFAULT_GRACE).0);
+        let mut timer = FutilityTimer::new(span);
+        loop {
+            // What cannot be asked now says nothing about machines.
+            let why = match unplaced_task(cell, target).await {
+                Ok(Some((task, why))) if limit.is_some() => Some((task, why)),
+                Ok(Some((task, why))) => match is_permanent(cell, &task, &why).await {
+                    Ok(true) => Some((task, why)),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let has_expired = timer.observe(why.is_some());
+            if let Some((_, why)) = why.filter(|_| has_expired) {
+                return why;
+            }
+            tokio::time::sleep(timer.poll_interval).await;
+        }
+    }
+}
+
+/// Whether each look of a whole span said that waiting is in vain. One look would take a machine
+/// that is just being restarted, or a scheduler that is just being replaced, for the whole story.
+#[derive(Debug)]
+struct FutilityTimer {
+    span: Duration,
+    poll_interval: Duration,
+    /// Since the first look of those that said so without a break.
+    futile_for: Option<Duration>,
+}
+
+impl FutilityTimer {
+    fn new(span: Duration) -> FutilityTimer {
+        FutilityTimer { span, poll_interval: span.min(POLL_INTERVAL), futile_for: None }
+    }
+
+    fn observe(&mut self, is_futile: bool) -> bool {
+        let longer = self.futile_for.map_or(Duration::ZERO, |lasted| lasted + self.poll_interval);
+        self.futile_for = is_futile.then_some(longer);
+        self.futile_for.is_some_and(|lasted| lasted >= self.span)
+    }
+}
+
+/// Whether what stands in its way is nothing that passes by itself.
+async fn is_permanent(
+    cell: &Cell,
+    task: &TaskView,
+    why: &ExplanationView,
+) -> Result<bool, Failure> {
+    if !why.obstacles.is_empty() {
+        return Ok(true);
+    }
+    let has_machines = |code: &str| why.reasons.iter().any(|r| r.code == code && r.machines > 0);
+    // Nothing else stands in its way there, and that passes.
+    if has_machines("machine-short") {
+        return Ok(false);
+    }
+    let is_away = |reason: &ReasonView| {
+        reason.machines > 0 && matches!(reason.code.as_str(), "machine-down" | "machine-draining")
+    };
+    if why.when_empty > 0 || !why.reasons.iter().any(is_away) {
+        return Ok(why.when_empty == 0);
+    }
+    let machines = pagination::machines(cell).await?;
+    Ok(!machines.iter().any(|machine| could_come_back(machine, task.limits)))
+}
+
+/// A drain ends and a machine comes back: neither is a reason to go.
+fn could_come_back(machine: &MachineView, limits: Resources) -> bool {
+    let is_away = machine.draining || machine.status == MachineStatus::Down;
+    is_away && limits.within(machine.spec.capacity)
+}
+
+/// Its first task and why that waits, when nothing of it has run and no machine would take it now.
+async fn unplaced_task(
+    cell: &Cell,
+    target: &Target,
+) -> Result<Option<(TaskView, ExplanationView)>, Failure> {
+    let (tasks, now) = (fetch_tasks(cell, target).await?, crate::clock::now());
+    let is_waiting = |task: &&TaskView| {
+        task.state == TaskState::Pending && !status_text::is_failing(task) && task.not_before <= now
+    };
+    let Some(task) = tasks.iter().find(is_waiting) else { return Ok(None) };
+    if tasks.iter().any(|task| task.attempt > 0) {
+        return Ok(None);
+    }
+    let why = cell.client.explain(&target.job, task.index).await?.value.item;
+    let fits = why.reasons.iter().any(|reason| reason.code == "fits" && reason.machines > 0);
+    Ok((!fits || !why.obstacles.is_empty()).then_some((task.clone(), why)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reason_that_lasted_the_whole_span_ends_the_wait() {
+        let mut timer = FutilityTimer::new(Duration::from_secs(3));
+        assert_eq!(timer.poll_interval, Duration::from_secs(1));
+        let observations = [true, true, true, false, true, true, true, true];
+        let expirations: Vec<bool> =
+            observations.iter().map(|observation| timer.observe(*observation)).collect();
+        assert_eq!(expirations, [false, false, false, false, false, false, false, true]);
+        let mut short = FutilityTimer::new(Duration::from_millis(50));
+        assert_eq!([short.observe(true), short.observe(true)], [false, true]);
+    }
+}

@@ -1,0 +1,602 @@
+//! Explanations as readers get them: sentences for people, the same as data for programs.
+
+use super::health;
+use crate::http::view::{at_max_down, failed_dependency};
+use cellwright_api::types::{
+    CandidateView, CounterfactualView, ExplanationView, FailingView, HappenedView, HereView,
+    ReasonView, TaskCounts, WaitingGroup,
+};
+use cellwright_cell::disruption;
+use cellwright_cell::event::{Event, EventKind, TaskChange};
+use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::job::Job;
+use cellwright_cell::reason::Reason;
+use cellwright_cell::render;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{ExitClass, NoticeOutcome, StopCause, Task, TaskOutcome, TaskState};
+use cellwright_cell::time::{Span, Time};
+use cellwright_cell::units::{pluralize, times_text};
+use cellwright_master::usage::UsageSnapshot;
+use cellwright_sched::explain::placement_ranking::{PlacementRanking, RankedMachine};
+use cellwright_sched::explain::units::{StandardUnits, format_span};
+use cellwright_sched::explain::{Counterfactual, Explanation, ReasonCount, text};
+use serde_json::Value;
+
+/// What is known of a task's past.
+#[derive(Clone, Debug, Default)]
+pub(in crate::http) struct TaskHistory {
+    events: Vec<HappenedView>,
+    /// The newest end of an attempt.
+    end: Option<HappenedView>,
+    from: Option<u64>,
+}
+
+impl TaskHistory {
+    /// Rows are used again: what was before the job was submitted is somebody else's.
+    pub fn new(state: &State, job: JobId, events: Vec<Event>, from: Option<u64>) -> TaskHistory {
+        let since = state.jobs().get(job).map_or(Time::ZERO, |row| row.submitted_at);
+        let mut history = TaskHistory { from, ..TaskHistory::default() };
+        let (mut warned, mut cause) = (None, None);
+        for event in events.iter().filter(|event| event.at >= since) {
+            let EventKind::Task { attempt, change, .. } = &event.what else { continue };
+            let view = event_view(state, event, *attempt);
+            match change {
+                TaskChange::Left { notice, .. } => warned = Some((*attempt, *notice)),
+                TaskChange::Stopping { .. } => cause = Some((*attempt, event.reason.clone())),
+                change if is_end(*change) => {
+                    let about = warned.filter(|(of, _)| of == attempt);
+                    // That its machine has seen the end is not why it was told to stop.
+                    let seen = event.reason == Reason::AgentReport;
+                    let why = cause.take().filter(|(of, _)| of == attempt && seen);
+                    let end = why.map(|(_, reason)| Event { reason, ..event.clone() });
+                    let end = end.map_or(view.clone(), |end| event_view(state, &end, *attempt));
+                    history.end = Some(with_notice(end, about.map(|(_, notice)| notice)));
+                }
+                _ => {}
+            }
+            history.events.push(view);
+        }
+        history
+    }
+}
+
+/// An event of a task, without its name.
+fn event_view(state: &State, event: &Event, attempt: u32) -> HappenedView {
+    let text = render::event(state, event);
+    let text = text.split_once(' ').map_or(text.as_str(), |(_, rest)| rest).to_owned();
+    HappenedView { at: event.at, attempt, reason: event.reason_code().to_owned(), text }
+}
+
+fn with_notice(mut end: HappenedView, notice: Option<NoticeOutcome>) -> HappenedView {
+    if let Some(notice) = notice {
+        end.text = format!("{} ({})", end.text, notice.describe());
+    }
+    end
+}
+
+fn is_end(change: TaskChange) -> bool {
+    use TaskChange as C;
+    matches!(
+        change,
+        C::Evicted { .. }
+            | C::Completed { .. }
+            | C::Failed { .. }
+            | C::Lost { .. }
+            | C::Restarted { .. }
+            | C::Finished
+            | C::GaveUp { .. }
+            | C::Killed
+            | C::NeverRan
+    )
+}
+
+/// What is true of a task in any state; `None` for a row that is gone.
+pub(super) fn base_view(
+    state: &State,
+    id: TaskId,
+    history: TaskHistory,
+    now: Time,
+) -> Option<ExplanationView> {
+    let row = state.tasks().get(id)?;
+    let spec = state.spec_of(row)?;
+    let job = state.jobs().get(row.job)?;
+    let waits = (row.state == TaskState::Pending && row.not_before > now).then_some(row.not_before);
+    let next_try_in = waits.map(|time| time.since(now));
+    let failing = row.failures_in_row > 0 && !row.state.is_dead();
+    Some(ExplanationView {
+        task: state.task_name(id),
+        state: row.state,
+        priority: spec.priority,
+        text: String::new(),
+        machines_total: 0,
+        reasons: Vec::new(),
+        counterfactual: None,
+        alternatives: Vec::new(),
+        when_empty: 0,
+        victims: Vec::new(),
+        victims_allowed: false,
+        position: None,
+        waiting: 0,
+        higher_priority: 0,
+        not_before: waits,
+        next_try_in,
+        waits_for: dependencies(state, job),
+        failing: failing.then(|| FailingView {
+            failures_in_row: row.failures_in_row,
+            last: history.end.as_ref().map(|end| end.text.clone()),
+            next_try_in,
+        }),
+        here: None,
+        last_end: history.end,
+        history: history.events,
+        history_from: history.from,
+        obstacles: Vec::new(),
+        eta: None,
+        easier: None,
+    })
+}
+
+/// A task that waits for a machine.
+pub(super) fn add_waiting(view: &mut ExplanationView, explanation: &Explanation) {
+    add_explanation(view, explanation);
+    view.text = match &view.failing {
+        // When it is tried again is said already.
+        Some(failing) => {
+            let explanation = Explanation { standing: None, ..explanation.clone() };
+            let placement = text::render(&explanation, &StandardUnits);
+            format!("{}\n{}", failing_text(failing), after_headline(&placement))
+        }
+        None => text::render(explanation, &StandardUnits),
+    };
+    if let (None, Some(end)) = (&view.failing, &view.last_end) {
+        view.text.push_str(&format!("\nLast: {}.", end.text));
+    }
+}
+
+/// The counts and what follows from them.
+pub(in crate::http) fn add_explanation(view: &mut ExplanationView, explanation: &Explanation) {
+    let victims = explanation.victims.as_ref();
+    let queue_position = explanation.standing.as_ref();
+    view.machines_total = explanation.machines_total;
+    view.reasons = explanation.reasons.iter().map(reason_view).collect();
+    view.counterfactual = explanation.counterfactual.as_ref().map(counterfactual_view);
+    view.alternatives = explanation.alternatives.iter().map(counterfactual_view).collect();
+    view.when_empty = explanation.when_empty;
+    view.victims = victims
+        .map(|v| v.tasks.iter().map(|victim| victim.task.name.clone()).collect())
+        .unwrap_or_default();
+    view.victims_allowed = victims.is_some_and(|v| v.allowed);
+    view.position = queue_position.and_then(|s| s.position);
+    view.waiting = queue_position.map_or(0, |s| s.waiting);
+    view.higher_priority = queue_position.map_or(0, |s| s.higher_priority);
+}
+
+/// An explanation of a task that is only imagined.
+pub(in crate::http) fn hypothetical_view(
+    name: String,
+    explanation: &Explanation,
+) -> ExplanationView {
+    let mut view = ExplanationView {
+        task: name,
+        state: TaskState::Pending,
+        priority: explanation.priority,
+        text: text::render(explanation, &StandardUnits),
+        machines_total: 0,
+        reasons: Vec::new(),
+        counterfactual: None,
+        alternatives: Vec::new(),
+        when_empty: 0,
+        victims: Vec::new(),
+        victims_allowed: false,
+        position: None,
+        waiting: 0,
+        higher_priority: 0,
+        not_before: None,
+        next_try_in: None,
+        waits_for: Vec::new(),
+        failing: None,
+        here: None,
+        last_end: None,
+        history: Vec::new(),
+        history_from: None,
+        obstacles: Vec::new(),
+        eta: None,
+        easier: None,
+    };
+    add_explanation(&mut view, explanation);
+    view
+}
+
+fn reason_view(reason: &ReasonCount) -> ReasonView {
+    // The detail is an enumeration: its name says what the code says already.
+    let detail = match serde_json::to_value(&reason.detail) {
+        Ok(Value::Object(fields)) => fields.into_iter().next().map_or(Value::Null, |(_, v)| v),
+        _ => Value::Null,
+    };
+    ReasonView {
+        code: reason.code.into(),
+        machines: reason.machines,
+        detail,
+        text: text::format_reason(reason, &StandardUnits),
+    }
+}
+
+fn counterfactual_view(change: &Counterfactual) -> CounterfactualView {
+    CounterfactualView {
+        text: text::format_change(change, &StandardUnits),
+        change: serde_json::to_value(&change.change).unwrap_or_default(),
+        permille: change.permille,
+        machines: change.machines,
+        machine: change.machine.name.clone(),
+    }
+}
+
+fn failing_text(failing: &FailingView) -> String {
+    let times = times_in_a_row(failing.failures_in_row);
+    let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
+    let next = match failing.next_try_in {
+        Some(wait) => format!(" Next try in {}.", format_span(wait)),
+        None => " It is tried again at the next chance.".to_owned(),
+    };
+    format!("failing: it failed {times}.{}{next}", last.unwrap_or_default())
+}
+
+/// `once`, `twice in a row`.
+fn times_in_a_row(failures: u32) -> String {
+    let row = if failures == 1 { "" } else { " in a row" };
+    format!("{}{row}", times_text(u64::from(failures)))
+}
+
+/// A failing task is not pending for want of a machine; what the machines say comes second.
+fn after_headline(placement: &str) -> String {
+    placement
+        .strip_prefix("pending: ")
+        .map_or_else(|| placement.to_owned(), |rest| format!("When it is tried: {rest}"))
+}
+
+/// A task on a machine.
+pub(super) fn add_placement(
+    view: &mut ExplanationView,
+    state: &State,
+    id: TaskId,
+    placement: Option<PlacementRanking>,
+    usage: &UsageSnapshot,
+    now: Time,
+) {
+    let Some(row) = state.tasks().get(id) else { return };
+    let machine = row.machine().and_then(|id| state.machines().get(id));
+    let machine = machine.map_or_else(|| "a machine".to_owned(), |row| row.spec.name.to_string());
+    let headline = match row.state {
+        TaskState::Assigned => health::starting_text(state, usage, id, &machine, now),
+        TaskState::Running if !row.healthy => {
+            format!("running on {machine}, but it fails its health check.")
+        }
+        TaskState::Running => format!("running on {machine}."),
+        TaskState::Stopping(cause) => format!("stopping on {machine}: {}.", stop_cause_text(cause)),
+        _ => String::new(),
+    };
+    let mut lines = vec![headline];
+    lines.extend(waits_to_leave(state, id, row, now.max(state.now())));
+    lines.extend(waits_for_update(state, id, row));
+    lines.extend(view.failing.as_ref().map(|failing| {
+        let last = failing.last.as_ref().map(|last| format!(" Last: {last}."));
+        let times = times_in_a_row(failing.failures_in_row);
+        format!("It failed {times} before.{}", last.unwrap_or_default())
+    }));
+    if let (None, Some(end)) = (&view.failing, &view.last_end) {
+        lines.push(format!("Before that: {}.", end.text));
+    }
+    if let Some(placement) = placement {
+        let total = state.machines().iter().count();
+        lines.push(here_text(&placement, total));
+        view.machines_total = u32::try_from(total).unwrap_or(u32::MAX);
+        view.here = Some(HereView {
+            machine,
+            fitting: placement.fitting,
+            candidates: placement.candidates.iter().map(candidate_view).collect(),
+        });
+    } else if row.alloc().is_some() {
+        lines.push("It runs inside an alloc of its set, which decides where.".into());
+    }
+    view.text = lines.join("\n");
+}
+
+/// Why a task is still on a machine that drains, if that is for what its job says.
+fn waits_to_leave(state: &State, id: TaskId, row: &Task, now: Time) -> Option<String> {
+    let machine = row.machine().and_then(|machine| state.machines().get(machine));
+    machine.filter(|machine| machine.draining)?;
+    let Some((job, turn)) = disruption::blocking_job(state, id, now) else {
+        return Some(format!("Its machine drains; {}.", waits_for_max_down(state, id)?));
+    };
+    let limit = format!("the disruption limit of {}", state.job_key(job)?);
+    Some(match turn {
+        Time::NEVER => format!("Its machine drains; {limit} lets fewer leave at once."),
+        at => format!(
+            "Its machine drains; it waits for {limit}, next in {}.",
+            format_span(at.since(now))
+        ),
+    })
+}
+
+/// Why a task still runs as before its job was updated.
+fn waits_for_update(state: &State, id: TaskId, row: &Task) -> Option<String> {
+    let job = state.jobs().get(row.job)?;
+    let update = job.update.as_ref().filter(|_| row.version != job.version)?;
+    if row.state != TaskState::Running {
+        return None;
+    }
+    let (from, to) = (row.version, job.version);
+    if update.skipped.contains(&row.index) {
+        let limit = job.spec().max_update_disruptions.unwrap_or(update.disruptions);
+        return Some(format!(
+            "It stays at version {from}: the update to {to} has disrupted as many as it may, \
+             {limit} (`max_update_disruptions`)."
+        ));
+    }
+    Some(match waits_for_max_down(state, id) {
+        Some(waits) => {
+            format!("It is still at version {from}, and to be updated to {to}; {waits}.")
+        }
+        None => format!("It is still at version {from}; the update to {to} has yet to reach it."),
+    })
+}
+
+/// That no more of a job may be down, if it is so.
+fn waits_for_max_down(state: &State, id: TaskId) -> Option<String> {
+    let job = at_max_down(state, id)?;
+    let key = state.job_key(job)?;
+    if state.jobs().get(job)?.spec().max_down == Some(0) {
+        return Some(format!("max_down of {key} is 0, so it is left alone"));
+    }
+    let down = state.job_load(job)?.down();
+    let are = if down == 1 { "is" } else { "are" };
+    Some(format!("it waits for max_down of {key}: {down} {are} down"))
+}
+
+fn stop_cause_text(cause: StopCause) -> &'static str {
+    match cause {
+        StopCause::Preempted => "a task of higher priority took its place",
+        StopCause::Drained => "its machine is drained",
+        StopCause::OverCommitted => "its machine holds more than it has",
+        StopCause::AllocMoved => "its alloc stops or moves away",
+        StopCause::RestartInPlace => "it starts again here with a new spec",
+        StopCause::UpdateMoves => "its new spec needs another place",
+        StopCause::Unhealthy => "it failed its health check and starts again here",
+        StopCause::Killed => "its owner stopped it",
+        StopCause::Rebalanced => "it is better off elsewhere",
+        StopCause::MachineShort => "its machine stays short although others are held back",
+    }
+}
+
+fn here_text(placement: &PlacementRanking, total: usize) -> String {
+    let own = placement.candidates.iter().find(|candidate| candidate.here);
+    let others = placement.fitting.saturating_sub(u32::from(own.is_some()));
+    let best = placement.candidates.iter().find(|candidate| !candidate.here);
+    match (own, best) {
+        (Some(_), None) if total == 1 => "The cell has no other machine.".to_owned(),
+        (Some(_), None) => format!("Of {total} machines no other would take it now."),
+        (Some(own), Some(best)) => format!(
+            "{others} more of {total} machines would take it now. Its own is number {} by score; \
+             the best other is {}, {}.",
+            own.rank,
+            best.machine.name,
+            compare_scores(own, best)
+        ),
+        (None, _) => {
+            let others = pluralize(u64::from(others), "machine");
+            format!("Where it is it would not be placed now; {others} would take it.")
+        }
+    }
+}
+
+/// The first term in which two scores differ is what decides.
+fn compare_scores(own: &RankedMachine, other: &RankedMachine) -> String {
+    let (a, b) = (own.terms, other.terms);
+    let terms = [
+        ("preferences kept", u64::from(a.preference), u64::from(b.preference)),
+        ("packages to fetch", u64::from(a.locality), u64::from(b.locality)),
+        ("spread of the job", u64::from(a.spread), u64::from(b.spread)),
+        ("devices left whole", u64::from(a.devices), u64::from(b.devices)),
+        ("how well the rest packs", u64::from(a.packing), u64::from(b.packing)),
+    ];
+    match terms.into_iter().find(|(_, own, other)| own != other) {
+        Some((term, own, other)) if own < other => format!("worse by {term}"),
+        Some((term, ..)) => format!("better by {term}"),
+        None => "as good".to_owned(),
+    }
+}
+
+fn candidate_view(candidate: &RankedMachine) -> CandidateView {
+    CandidateView {
+        machine: candidate.machine.name.clone(),
+        rank: candidate.rank,
+        here: candidate.here,
+        score: serde_json::to_value(candidate.terms).unwrap_or_default(),
+    }
+}
+
+/// The jobs that have to end before this one starts.
+fn dependencies(state: &State, job: &Job) -> Vec<String> {
+    let keys = job.waits_for.iter().filter_map(|on| state.job_key(*on));
+    keys.map(|key| key.to_string()).collect()
+}
+
+/// `a, b and c`.
+fn join_with_and(words: &[String]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// A task that is neither in the queue nor on a machine.
+pub(super) fn add_inactive(view: &mut ExplanationView, state: &State, row: &Task, now: Time) {
+    let ended = match row.state {
+        TaskState::Deferred => {
+            view.text = match &view.waits_for[..] {
+                [] => "deferred: it starts when another job has ended.".to_owned(),
+                [job] => format!("deferred: it starts when {job} has ended."),
+                several => {
+                    format!("deferred: it starts when {} have ended.", join_with_and(several))
+                }
+            };
+            return;
+        }
+        TaskState::Dead(TaskOutcome::Finished) => "finished: it ended with success.".to_owned(),
+        TaskState::Dead(TaskOutcome::Killed) => {
+            "stopped: its owner stopped it, or shrank the job.".to_owned()
+        }
+        TaskState::Dead(TaskOutcome::DependencyFailed) => match failed_dependency(state, row) {
+            Some(job) => format!("never ran: {job}, which it needed, did not succeed."),
+            None => "never ran: a job it needed did not succeed.".to_owned(),
+        },
+        TaskState::Dead(TaskOutcome::Failed(exit)) => permanent_failure_text(state, row, exit),
+        _ => String::new(),
+    };
+    let last = view.last_end.as_ref().map(|end| format!("\nLast: {}.", end.text));
+    // The state's own time stands still while nothing happens.
+    let ago = now.since(row.changed_at);
+    let ago = if ago == Span::ZERO {
+        String::new()
+    } else {
+        format!(" That was {} ago.", format_span(ago))
+    };
+    view.text = format!("{ended}{ago}{}", last.unwrap_or_default());
+}
+
+/// By its own rule where its end has one, or because it failed too often.
+fn permanent_failure_text(state: &State, row: &Task, exit: ExitClass) -> String {
+    match (exit, row.last_end.as_ref().map(|end| &end.why)) {
+        (_, Some(Reason::NotRetried { exit, forgiven })) => {
+            let rule = render::not_retried(*exit, *forgiven);
+            format!("failed for good; {rule} (`restart.retry` of the job).")
+        }
+        (ExitClass::Lost | ExitClass::Evicted, _) => {
+            "failed for good: it lost its place, and `restart.retry` of its job says that this is \
+             not tried again."
+                .to_owned()
+        }
+        _ => {
+            let exit_text = render::exit_text(state, exit);
+            format!("failed for good: {exit_text}, and its job allows no more failures.")
+        }
+    }
+}
+
+/// The explanations of a job, one below the other.
+pub(super) fn job_text(
+    tasks: &TaskCounts,
+    groups: &[WaitingGroup],
+    left_out: usize,
+    is_well: bool,
+) -> String {
+    let counted = [
+        (tasks.running, "running"),
+        (tasks.pending, "pending"),
+        (tasks.assigned, "starting"),
+        (tasks.deferred, "deferred"),
+        (tasks.stopping, "stopping"),
+        (tasks.finished, "finished"),
+        (tasks.failed, "failed"),
+        (tasks.killed, "stopped"),
+    ];
+    let some = counted.iter().filter(|(count, _)| *count > 0);
+    let some: Vec<String> = some.map(|(count, word)| format!("{count} {word}")).collect();
+    let mut text = if some.is_empty() { "no tasks".to_owned() } else { some.join(", ") };
+    text.push('.');
+    if groups.is_empty() && is_well {
+        text.push_str(" Nothing keeps its tasks from running.");
+    }
+    for group in groups {
+        let indices: Vec<String> = group.tasks.iter().take(6).map(ToString::to_string).collect();
+        let more = if group.count as usize > indices.len() { ", ..." } else { "" };
+        let noun = if group.count == 1 { "task" } else { "tasks" };
+        let indices = indices.join(", ");
+        text.push_str(&format!("\n\n{} {noun} ({indices}{more})\n{}", group.count, group.why.text));
+    }
+    if left_out > 0 {
+        text.push_str(&format!("\n\nand {left_out} more kinds of tasks that wait or fail"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cellwright_cell::command::Command;
+    use cellwright_cell::disruption::DisruptionLimit;
+    use cellwright_cell::spec::JobSpec;
+    use cellwright_control::controller::testing::{Cell, job, name};
+
+    #[test]
+    fn a_task_that_may_not_leave_yet_says_whose_limit_it_waits_for() {
+        let mut cell = Cell::with_machines(2);
+        let disruptions = Some(DisruptionLimit { most: 1, within: Span::seconds(600) });
+        cell.submit(&JobSpec { disruptions, ..job("jfoo", 2) });
+        cell.place_and_start();
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        cell.control();
+        let told_at = cell.now;
+        cell.place_and_start();
+        let text = |cell: &Cell, index: usize| {
+            let (id, now) = (cell.task_id("jfoo", index), Time(told_at + 60_000));
+            let mut view = base_view(&cell.state, id, TaskHistory::default(), now).unwrap();
+            add_placement(&mut view, &cell.state, id, None, &UsageSnapshot::default(), now);
+            view.text
+        };
+        let waits = "Its machine drains; it waits for the disruption limit of ubar/jfoo, next in";
+        assert!(text(&cell, 1).contains(waits), "{}", text(&cell, 1));
+        assert!(text(&cell, 1).contains("9 min"), "{}", text(&cell, 1));
+        assert!(!text(&cell, 0).contains("waits"), "it left: {}", text(&cell, 0));
+        cell.ok(Command::StopDrain { name: name("m0"), expect: None });
+        assert!(!text(&cell, 1).contains("waits"), "{}", text(&cell, 1));
+    }
+
+    fn text_of(cell: &Cell, job: &str, index: usize) -> String {
+        let (id, now) = (cell.task_id(job, index), Time(cell.now));
+        let mut view = base_view(&cell.state, id, TaskHistory::default(), now).unwrap();
+        add_placement(&mut view, &cell.state, id, None, &UsageSnapshot::default(), now);
+        view.text
+    }
+
+    #[test]
+    fn a_task_that_max_down_keeps_on_a_machine_that_drains_says_so() {
+        let mut cell = Cell::with_machines(2);
+        cell.submit(&JobSpec { max_down: Some(1), ..job("jfoo", 3) });
+        cell.submit(&JobSpec { max_down: Some(0), ..job("jbar", 1) });
+        cell.place_and_start();
+        assert!(!text_of(&cell, "jbar", 0).contains("max_down"));
+        cell.ok(Command::StartDrain { name: name("m0"), expect: None });
+        let never = "Its machine drains; max_down of ubar/jbar is 0, so it is left alone.";
+        assert!(text_of(&cell, "jbar", 0).contains(never), "{}", text_of(&cell, "jbar", 0));
+        assert!(!text_of(&cell, "jfoo", 2).contains("waits"), "{}", text_of(&cell, "jfoo", 2));
+        cell.control();
+        let waits = "Its machine drains; it waits for max_down of ubar/jfoo: 1 is down.";
+        assert!(text_of(&cell, "jfoo", 2).contains(waits), "{}", text_of(&cell, "jfoo", 2));
+    }
+
+    #[test]
+    fn a_task_that_an_update_has_not_reached_says_what_it_waits_for() {
+        let mut cell = Cell::with_machines(1);
+        let mut spec = JobSpec { max_down: Some(1), ..job("jfoo", 3) };
+        spec.max_update_disruptions = Some(2);
+        cell.submit(&spec);
+        cell.place_and_start();
+        assert!(!text_of(&cell, "jfoo", 2).contains("version"), "{}", text_of(&cell, "jfoo", 2));
+        spec.task.command = vec!["another".into()];
+        cell.ok(Command::UpdateJob { owner: name("ubar"), spec, expect: None });
+        let to_come = "It is still at version 1; the update to 2 has yet to reach it.";
+        assert!(text_of(&cell, "jfoo", 2).contains(to_come), "{}", text_of(&cell, "jfoo", 2));
+        cell.control();
+        let waits =
+            "still at version 1, and to be updated to 2; it waits for max_down of ubar/jfoo";
+        assert!(text_of(&cell, "jfoo", 2).contains(waits), "{}", text_of(&cell, "jfoo", 2));
+        cell.place_and_start();
+        cell.control();
+        cell.place_and_start();
+        cell.control();
+        let skipped = "It stays at version 1: the update to 2 has disrupted as many as it may, 2";
+        assert!(text_of(&cell, "jfoo", 2).contains(skipped), "{}", text_of(&cell, "jfoo", 2));
+        assert!(!text_of(&cell, "jfoo", 0).contains("version"), "{}", text_of(&cell, "jfoo", 0));
+    }
+}

@@ -1,0 +1,318 @@
+//! What one event of the feed becomes: a row, and the sums it adds to. A pure function of the event
+//! and the names known by then, so that history can be made again from the feed.
+
+use crate::day::day_of;
+use crate::tables::{JOB_EVENTS, MACHINE_EVENTS, OTHER_EVENTS, TASK_EVENTS, Table};
+use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange, UserChange};
+use cellwright_cell::id::MachineId;
+use cellwright_cell::reason::Reason;
+use cellwright_cell::tables::TableName;
+use cellwright_cell::task::ExitClass;
+use rusqlite::types::Value;
+use std::collections::BTreeMap;
+
+/// One event of the feed, with the name its row had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeedEvent {
+    pub index: u64,
+    pub position: u32,
+    /// `user/job/index`, `user/job`, or the name of what it is about.
+    pub object: String,
+    /// What the row was called that the reason names, if it names one.
+    pub related_object: Option<String>,
+    pub event: Event,
+}
+
+/// Names of machines: events say numbers, and a number is given to another machine in time.
+pub type MachineNames = BTreeMap<MachineId, String>;
+
+pub(crate) struct Row {
+    pub table: &'static Table,
+    pub values: Vec<Value>,
+}
+
+/// What the fold learns of a machine's name from this event.
+pub(crate) fn machine_name(event: &FeedEvent) -> Option<(MachineId, &str)> {
+    match event.event.what {
+        EventKind::Machine { machine, .. } => Some((machine, &event.object)),
+        _ => None,
+    }
+}
+
+/// The machine an event mentions beside what it is about.
+pub(crate) fn mentioned_machine(event: &Event) -> Option<MachineId> {
+    match &event.what {
+        EventKind::Task { change, .. } => change_machine(*change),
+        EventKind::Component(event) => {
+            let row = event.as_component().related_row()?;
+            (row.table == TableName::Machines).then_some(MachineId(row.slot))
+        }
+        _ => None,
+    }
+}
+
+pub(crate) fn to_row(feed_event: &FeedEvent, machines: &MachineNames) -> Row {
+    let event = &feed_event.event;
+    let table = table_of(&event.what);
+    let named = mentioned_machine(event).map(|id| match machines.get(&id) {
+        Some(name) => name.clone(),
+        None => format!("machine#{}", id.0),
+    });
+    let mut parts = feed_event.object.splitn(3, '/').map(str::to_owned);
+    let (first, second) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let mut values = vec![
+        Value::Integer(to_sql_integer(event.at.0)),
+        Value::Text(day_of(event.at.0)),
+        Value::Integer(to_sql_integer(feed_event.index)),
+        Value::Integer(i64::from(feed_event.position)),
+    ];
+    let (event_name, detail) = event_word(&event.what);
+    let reason = Value::Text(event.reason_code().to_owned());
+    let detail = detail.or_else(|| reason_object(feed_event)).map_or(Value::Null, Value::Text);
+    let event_name = Value::Text(event_name.to_owned());
+    let rest = match &event.what {
+        EventKind::Task { index, attempt, .. } => {
+            let exit = exit_class(event);
+            vec![
+                Value::Text(first),
+                Value::Text(second),
+                Value::Integer(i64::from(*index)),
+                Value::Integer(i64::from(*attempt)),
+                event_name,
+                named.map_or(Value::Null, Value::Text),
+                reason,
+                exit.map_or(Value::Null, |exit| Value::Text(exit.code().to_owned())),
+                number_of(exit),
+                detail,
+            ]
+        }
+        EventKind::Job { .. } | EventKind::JobRejected { .. } => {
+            vec![Value::Text(first), Value::Text(second), event_name, reason, detail]
+        }
+        EventKind::Machine { .. } => {
+            vec![Value::Text(feed_event.object.clone()), event_name, reason, detail]
+        }
+        other => vec![
+            Value::Text(object_kind(other).to_owned()),
+            Value::Text(feed_event.object.clone()),
+            event_name,
+            named.map_or(Value::Null, Value::Text),
+            reason,
+            detail,
+        ],
+    };
+    values.extend(rest);
+    values.push(Value::Text(event.by.to_string()));
+    Row { table, values }
+}
+
+/// SQLite's integers have a sign. Times and indices beyond it are beyond the end of time.
+pub(crate) fn to_sql_integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn table_of(event_kind: &EventKind) -> &'static Table {
+    match event_kind {
+        EventKind::Task { .. } => &TASK_EVENTS,
+        EventKind::Job { .. } | EventKind::JobRejected { .. } => &JOB_EVENTS,
+        EventKind::Machine { .. } => &MACHINE_EVENTS,
+        _ => &OTHER_EVENTS,
+    }
+}
+
+fn object_kind(event_kind: &EventKind) -> &'static str {
+    match event_kind {
+        EventKind::Component(event) => event.as_component().kind(),
+        EventKind::Task { .. } => "task",
+        EventKind::Job { .. } | EventKind::JobRejected { .. } => "job",
+        EventKind::Machine { .. } => "machine",
+        EventKind::User { .. } => "user",
+        EventKind::LevelRaised { .. } | EventKind::BoundsChanged => "cell",
+        EventKind::Token { .. } => "token",
+        EventKind::Blob { .. } => "package",
+    }
+}
+
+fn change_machine(change: TaskChange) -> Option<MachineId> {
+    use TaskChange as T;
+    match change {
+        T::Scheduled { machine }
+        | T::Started { machine }
+        | T::Stopping { machine }
+        | T::Evicted { machine }
+        | T::Completed { machine }
+        | T::Failed { machine }
+        | T::Lost { machine }
+        | T::Restarted { machine }
+        | T::SaverFailed { machine }
+        | T::Saved { machine }
+        | T::NotSaved { machine }
+        | T::Left { machine, .. }
+        | T::GaveUp { machine, .. }
+        | T::HoldReserved { machine }
+        | T::HoldReleased { machine } => Some(machine),
+        T::Submitted
+        | T::Released
+        | T::Updated
+        | T::UpdateSkipped
+        | T::ReservationChanged
+        | T::Finished
+        | T::Killed
+        | T::NeverRan
+        | T::Purged => None,
+    }
+}
+
+/// How a run ended, if that is what happened or the reason of it.
+fn exit_class(event: &Event) -> Option<ExitClass> {
+    match (&event.what, &event.reason) {
+        (EventKind::Task { change: TaskChange::GaveUp { exit, .. }, .. }, _)
+        | (_, Reason::Exited(exit) | Reason::NotRetried { exit, .. }) => Some(*exit),
+        _ => None,
+    }
+}
+
+fn number_of(exit: Option<ExitClass>) -> Value {
+    let number = exit.and_then(ExitClass::number);
+    number.map_or(Value::Null, |number| Value::Integer(i64::from(number)))
+}
+
+/// The row that the reason names.
+fn reason_object(event: &FeedEvent) -> Option<String> {
+    match (&event.event.reason, &event.related_object) {
+        (Reason::Preempted { .. }, Some(task)) => Some(format!("by {task}")),
+        (Reason::Preempted { by }, None) => Some(format!("by task row {}", by.0)),
+        (Reason::NeededFailed { .. }, Some(job)) => Some(job.clone()),
+        (Reason::NeededFailed { job }, None) => Some(format!("job row {}", job.0)),
+        _ => None,
+    }
+}
+
+/// The event in a word, and the numbers it carries.
+fn event_word(event_kind: &EventKind) -> (&'static str, Option<String>) {
+    match event_kind {
+        EventKind::Task { change, .. } => (task_word(*change), task_detail(*change)),
+        EventKind::Job { change, .. } => job_words(*change),
+        EventKind::JobRejected { refusal, .. } => ("rejected", Some(refusal.to_string())),
+        EventKind::Machine { change, .. } => machine_words(*change),
+        EventKind::User { change, .. } => user_words(*change),
+        EventKind::Component(event) => event.as_component().label_and_detail(),
+        EventKind::LevelRaised { level } => ("level-raised", Some(format!("level {level}"))),
+        EventKind::BoundsChanged => ("bounds-changed", None),
+        EventKind::Token { change, .. } => (token_word(*change), None),
+        EventKind::Blob { change, .. } => (blob_word(*change), None),
+    }
+}
+
+fn token_word(change: cellwright_cell::event::TokenChange) -> &'static str {
+    use cellwright_cell::event::TokenChange as C;
+    match change {
+        C::Added => "added",
+        C::Used => "used",
+        C::Revoked => "revoked",
+        C::Expired => "expired",
+        C::Confirmed => "confirmed",
+    }
+}
+
+fn blob_word(change: cellwright_cell::event::BlobChange) -> &'static str {
+    use cellwright_cell::event::BlobChange as C;
+    match change {
+        C::Added => "added",
+        C::Removed => "removed",
+    }
+}
+
+/// What a task's event says beyond its word.
+fn task_detail(change: TaskChange) -> Option<String> {
+    match change {
+        TaskChange::Left { notice, .. } => Some(notice.describe().to_owned()),
+        _ => None,
+    }
+}
+
+fn task_word(change: TaskChange) -> &'static str {
+    use TaskChange as T;
+    match change {
+        T::Submitted => "submitted",
+        T::Released => "released",
+        T::Scheduled { .. } => "scheduled",
+        T::Started { .. } => "started",
+        T::Stopping { .. } => "stopping",
+        T::Evicted { .. } => "evicted",
+        T::Completed { .. } => "completed",
+        T::Failed { .. } => "failed",
+        T::Lost { .. } => "lost",
+        T::Restarted { .. } => "restarted",
+        T::Updated => "updated",
+        T::UpdateSkipped => "update-skipped",
+        T::ReservationChanged => "reservation-changed",
+        T::Finished => "finished",
+        T::GaveUp { .. } => "failed-for-good",
+        T::Killed => "killed",
+        T::NeverRan => "never-ran",
+        T::Purged => "purged",
+        T::SaverFailed { .. } => "saver-failed",
+        T::Saved { .. } => "saved",
+        T::NotSaved { .. } => "not-saved",
+        T::Left { .. } => "left",
+        T::HoldReserved { .. } => "hold-reserved",
+        T::HoldReleased { .. } => "hold-released",
+    }
+}
+
+fn job_words(change: JobChange) -> (&'static str, Option<String>) {
+    use JobChange as J;
+    let version = |version: u32| Some(format!("version {version}"));
+    match change {
+        J::Submitted => ("submitted", None),
+        J::Accepted => ("accepted", None),
+        J::Released => ("released", None),
+        J::StillWaits { left } => ("still-waits", Some(format!("{left} left"))),
+        J::UpdateOpened { version: v } => ("update-opened", version(v)),
+        J::UpdateUndone { version: v } => ("update-undone", version(v)),
+        J::UpdateClosed { version: v } => ("update-closed", version(v)),
+        J::Resized { count } => ("resized", Some(format!("count {count}"))),
+        J::Stopping => ("stopping", None),
+        J::Succeeded => ("succeeded", None),
+        J::Failed => ("failed", None),
+        J::Killed => ("killed", None),
+        J::NeverRan => ("never-ran", None),
+        J::Purged => ("purged", None),
+    }
+}
+
+fn machine_words(change: MachineChange) -> (&'static str, Option<String>) {
+    use MachineChange as M;
+    match change {
+        M::Added => ("added", None),
+        M::Updated => ("updated", None),
+        M::Removed => ("removed", None),
+        M::Up { incarnation } => ("up", Some(format!("incarnation {incarnation}"))),
+        M::Down => ("down", None),
+        M::DrainStarted => ("drain-started", None),
+        M::DrainStopped => ("drain-stopped", None),
+        M::PackagesChanged => ("packages-changed", None),
+        M::OverCommitted => ("over-committed", None),
+        M::Recovered => ("recovered", None),
+        M::DiskRetained { bytes } => ("disk-retained", Some(format!("{bytes} bytes"))),
+        M::DiskReleased { bytes } => ("disk-released", Some(format!("{bytes} bytes"))),
+        M::Short { dimension } => ("short", Some(dimension.to_string())),
+        M::Relieved { dimension } => ("relieved", Some(dimension.to_string())),
+        M::Eased { dimension } => ("eased", Some(dimension.to_string())),
+        M::EasedForGood { dimension } => ("eased-for-good", Some(dimension.to_string())),
+    }
+}
+
+fn user_words(change: UserChange) -> (&'static str, Option<String>) {
+    use UserChange as U;
+    let band = |band: cellwright_cell::priority::Band| Some(format!("band {band}"));
+    match change {
+        U::Added => ("added", None),
+        U::Removed => ("removed", None),
+        U::CapabilitiesChanged => ("capabilities-changed", None),
+        U::QuotaChanged { band: b } => ("quota-changed", band(b)),
+        U::QuotaExceeded { band: b } => ("quota-exceeded", band(b)),
+        U::QuotaRecovered { band: b } => ("quota-recovered", band(b)),
+    }
+}

@@ -1,0 +1,205 @@
+//! Places for connections: who has how many, and who must leave when there are none left.
+//!
+//! Whoever has shown who it is has places of its own. Everybody else shares a few, for a short
+//! time: a stranger costs a file descriptor and some memory, and there is no end of strangers. When
+//! the strangers' places are full the newcomer gets in and the oldest connection of the address
+//! that holds most of them goes, so that thousands of connections from a few places keep nobody
+//! else out, and a handshake, which takes milliseconds, ends long before its turn to go comes.
+//!
+//! Rejected: refusing newcomers while it is full. That hands the door to whoever fills it first.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// Whose connections are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LimitKey {
+    Address(IpAddr),
+    Identity(String),
+}
+
+#[derive(Default)]
+pub struct ConnectionCounts(Mutex<BTreeMap<LimitKey, usize>>);
+
+/// One connection's place; given back when dropped.
+pub struct ConnectionPermit {
+    counts: Arc<ConnectionCounts>,
+    key: LimitKey,
+}
+
+impl ConnectionCounts {
+    /// A place, while the guest has fewer than `limit`.
+    pub fn acquire(self: &Arc<Self>, key: LimitKey, limit: usize) -> Option<ConnectionPermit> {
+        let mut counts = lock(&self.0);
+        let count = counts.entry(key.clone()).or_default();
+        if *count >= limit {
+            if *count == 0 {
+                counts.remove(&key);
+            }
+            return None;
+        }
+        *count += 1;
+        Some(ConnectionPermit { counts: Arc::clone(self), key })
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.counts.0);
+        if let Some(count) = counts.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// Connections of which nobody knows yet who they are.
+pub struct UnauthenticatedConnections {
+    limit: usize,
+    table: Mutex<ConnectionTable>,
+}
+
+#[derive(Default)]
+struct ConnectionTable {
+    next_number: u64,
+    total: usize,
+    /// By where they come from and when they came.
+    by_source: BTreeMap<IpAddr, BTreeMap<u64, Arc<Notify>>>,
+}
+
+/// One of them; leaves when dropped.
+pub struct UnauthenticatedConnection {
+    pool: Arc<UnauthenticatedConnections>,
+    source: IpAddr,
+    number: u64,
+    eviction: Arc<Notify>,
+}
+
+impl UnauthenticatedConnections {
+    #[must_use]
+    pub fn with_limit(limit: usize) -> Arc<UnauthenticatedConnections> {
+        Arc::new(UnauthenticatedConnections { limit: limit.max(1), table: Mutex::default() })
+    }
+
+    /// Lets one in, at the cost of another when there are too many.
+    pub fn admit(self: &Arc<Self>, address: IpAddr) -> UnauthenticatedConnection {
+        let (source, eviction) = (source_network(address), Arc::new(Notify::new()));
+        let mut table = lock(&self.table);
+        if table.total >= self.limit {
+            table.evict_oldest();
+        }
+        let number = table.next_number;
+        table.next_number += 1;
+        table.total += 1;
+        table.by_source.entry(source).or_default().insert(number, eviction.clone());
+        drop(table);
+        UnauthenticatedConnection { pool: Arc::clone(self), source, number, eviction }
+    }
+
+    #[cfg(test)]
+    fn count(&self) -> usize {
+        lock(&self.table).total
+    }
+}
+
+impl ConnectionTable {
+    /// The oldest of the largest crowd goes; of equal crowds, that with the oldest.
+    fn evict_oldest(&mut self) {
+        let first = |crowd: &BTreeMap<u64, Arc<Notify>>| crowd.keys().next().copied();
+        let crowd = self
+            .by_source
+            .iter()
+            .max_by_key(|(_, crowd)| (crowd.len(), std::cmp::Reverse(first(crowd))))
+            .and_then(|(source, oldest)| Some((*source, first(oldest)?)));
+        if let Some((source, number)) = crowd
+            && let Some(eviction) = self.remove(source, number)
+        {
+            eviction.notify_one();
+        }
+    }
+
+    fn remove(&mut self, source: IpAddr, number: u64) -> Option<Arc<Notify>> {
+        let connections = self.by_source.get_mut(&source)?;
+        let eviction = connections.remove(&number)?;
+        self.total -= 1;
+        if connections.is_empty() {
+            self.by_source.remove(&source);
+        }
+        Some(eviction)
+    }
+}
+
+impl UnauthenticatedConnection {
+    /// Done when its place is given to another.
+    pub async fn evicted(&self) {
+        self.eviction.notified().await;
+    }
+}
+
+impl Drop for UnauthenticatedConnection {
+    fn drop(&mut self) {
+        lock(&self.pool.table).remove(self.source, self.number);
+    }
+}
+
+/// Who has one address of a network of version 6 usually has the whole.
+fn source_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        v4 => v4,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    fn at(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn evicted_indices(strangers: &[UnauthenticatedConnection]) -> Vec<usize> {
+        let is_evicted =
+            |connection: &UnauthenticatedConnection| connection.evicted().now_or_never().is_some();
+        strangers.iter().enumerate().filter(|(_, one)| is_evicted(one)).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn the_largest_crowd_makes_room_and_its_oldest_goes_first() {
+        let strangers = UnauthenticatedConnections::with_limit(4);
+        let modest = strangers.admit(at("192.0.2.1"));
+        let crowd: Vec<UnauthenticatedConnection> =
+            (0..6).map(|_| strangers.admit(at("192.0.2.9"))).collect();
+        assert_eq!(strangers.count(), 4);
+        assert_eq!(evicted_indices(&crowd), [0, 1, 2]);
+        let late = strangers.admit(at("192.0.2.2"));
+        assert_eq!(evicted_indices(&crowd), [3], "whom the others were told before");
+        assert!(evicted_indices(&[modest, late]).is_empty());
+        drop(crowd);
+        assert_eq!(strangers.count(), 0, "also those that went have gone once");
+    }
+
+    #[test]
+    fn of_equal_crowds_the_oldest_goes() {
+        let strangers = UnauthenticatedConnections::with_limit(2);
+        let all: Vec<UnauthenticatedConnection> =
+            ["192.0.2.9", "192.0.2.1", "192.0.2.2"].map(|a| strangers.admit(at(a))).into();
+        assert_eq!(evicted_indices(&all), [0]);
+    }
+
+    #[test]
+    fn one_network_of_version_6_is_one_source() {
+        assert_eq!(source_network(at("2001:db8::1")), source_network(at("2001:db8::ffff:2")));
+        assert_ne!(source_network(at("2001:db8::1")), source_network(at("2001:db8:0:1::1")));
+        assert_eq!(source_network(at("::ffff:192.0.2.1")), at("192.0.2.1"));
+    }
+}

@@ -1,0 +1,133 @@
+//! The way back: what a cell has, as its owner would write it. Whole numbers that count something
+//! get the unit they may be written with, and a file with the result means the same again.
+
+use crate::schema::{Schema, unit_of};
+use crate::units::Unit;
+use cellwright_cell::spec::JobSpec;
+use serde_json::{Map, Value, json};
+
+/// The job as a file would have it. Secrets are not in it.
+#[must_use]
+pub fn job(spec: &JobSpec) -> Value {
+    let value = serde_json::to_value(spec.redacted()).unwrap_or_default();
+    to_source(SchemaPosition { schema: &json!({ "$ref": "#/$defs/JobSpec" }), unit: None }, value)
+}
+
+/// The value of one field of a job, such as `task.limits.ram`; unchanged where there is no such
+/// field.
+#[must_use]
+pub fn field(path: &str, value: &Value) -> Value {
+    let root = json!({ "$ref": "#/$defs/JobSpec" });
+    let mut position = SchemaPosition { schema: &root, unit: None };
+    for name in path.split('.') {
+        match position.field(name) {
+            Some(inner) => position = inner,
+            None => return value.clone(),
+        }
+    }
+    to_source(position, value.clone())
+}
+
+/// A place in the schema, and what a number there counts as far as its field says.
+#[derive(Clone, Copy)]
+struct SchemaPosition<'a> {
+    schema: &'a Value,
+    unit: Option<Unit>,
+}
+
+impl<'a> SchemaPosition<'a> {
+    /// Behind references and past "or nothing", with the name of the last type on the way.
+    fn resolved(self) -> (SchemaPosition<'a>, &'a str) {
+        let (mut position, mut owner) = (self, "");
+        loop {
+            let (schema, name) = Schema::get().resolve(position.schema);
+            if let Some(name) = name {
+                owner = name;
+                let unit = (name == "Span").then_some(Unit::Milliseconds);
+                position = SchemaPosition { schema, unit: unit.or(position.unit) };
+                continue;
+            }
+            let any = position.schema.get("anyOf").and_then(Value::as_array);
+            let null = json!("null");
+            let other = any
+                .into_iter()
+                .flatten()
+                .find(|alternative| alternative.get("type") != Some(&null));
+            match other {
+                Some(schema) => position.schema = schema,
+                None => return (position, owner),
+            }
+        }
+    }
+
+    /// Inside the field of this name: of an object, of a variant, or of free names.
+    fn field(self, name: &str) -> Option<SchemaPosition<'a>> {
+        let (position, owner) = self.resolved();
+        let of = |schema: &'a Value| schema.get("properties").and_then(|all| all.get(name));
+        if let Some(schema) = of(position.schema) {
+            return Some(SchemaPosition { schema, unit: unit_of(owner, name) });
+        }
+        let variants = position.schema.get("oneOf").and_then(Value::as_array);
+        if let Some(schema) = variants.into_iter().flatten().find_map(of) {
+            return Some(SchemaPosition { schema, unit: None });
+        }
+        let patterns = position.schema.get("patternProperties").and_then(Value::as_object);
+        let free = patterns.and_then(|patterns| patterns.values().next());
+        let free = free.or_else(|| position.schema.get("additionalProperties"));
+        free.filter(|schema| schema.is_object())
+            .map(|shape| SchemaPosition { schema: shape, unit: None })
+    }
+}
+
+fn to_source(position: SchemaPosition<'_>, value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let inner = |(name, value): (String, Value)| {
+                let converted = match position.field(&name) {
+                    Some(inner) => to_source(inner, value),
+                    None => value,
+                };
+                (name, converted)
+            };
+            Value::Object(map.into_iter().map(inner).collect::<Map<_, _>>())
+        }
+        Value::Array(items) => {
+            let (list, _) = position.resolved();
+            let schema = list.schema.get("items").unwrap_or(&Value::Null);
+            let inner = SchemaPosition { schema, unit: list.unit };
+            items.into_iter().map(|item| to_source(inner, item)).collect()
+        }
+        Value::Number(number) => match (position.resolved().0.unit, number.as_u64()) {
+            (Some(unit), Some(count)) => Value::String(unit.format(count)),
+            _ => Value::Number(number),
+        },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_written_with_their_units() {
+        for (path, number, want) in [
+            ("task.limits.cpu", 1500, json!("1.5")),
+            ("task.limits.ram", 128 << 20, json!("128MiB")),
+            ("task.limits.disk_rate", 10 << 20, json!("10MiB/s")),
+            ("task.max_run", 600_000, json!("10m")),
+            ("task.health.interval", 5000, json!("5s")),
+            ("overrides.3.limits.ram", 1 << 30, json!("1GiB")),
+            ("disruptions.within", 3_600_000, json!("1h")),
+            ("count", 3, json!(3)),
+            ("priority", 200, json!(200)),
+            ("no.such.field", 7, json!(7)),
+        ] {
+            assert_eq!(field(path, &json!(number)), want, "{path}");
+        }
+        assert_eq!(
+            field("disruptions", &json!({ "most": 1, "within": 60_000 })),
+            json!({ "most": 1, "within": "1m" })
+        );
+    }
+}

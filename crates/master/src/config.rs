@@ -1,0 +1,39 @@
+//! How a master behaves, as numbers. The configuration file fills these in; the simulator and tests
+//! choose their own.
+
+use crate::segments::RetentionLimits;
+use cellwright_cell::time::Span;
+use cellwright_control::config::ControlConfig as CoreSettings;
+use cellwright_control::controller::reclaim::ReclamationConfig;
+
+#[derive(Clone, Debug)]
+pub struct MasterConfig {
+    pub core: CoreSettings,
+    /// Whether agents are sent to the replica whose share they are.
+    pub redial: bool,
+    pub reclaim: ReclamationConfig,
+    pub events: RetentionLimits,
+    pub audit: RetentionLimits,
+    /// Bytes of the audit log that one user's requests may take.
+    pub audit_per_user: u64,
+}
+
+/// A month, or a gibibyte.
+const DEFAULT_RETENTION: RetentionLimits = RetentionLimits {
+    segment_bytes: 8 << 20,
+    total_bytes: 1 << 30,
+    age: Span::seconds(30 * 24 * 3600),
+};
+
+impl Default for MasterConfig {
+    fn default() -> Self {
+        MasterConfig {
+            core: CoreSettings::default(),
+            redial: true,
+            reclaim: ReclamationConfig::default(),
+            events: DEFAULT_RETENTION,
+            audit: DEFAULT_RETENTION,
+            audit_per_user: DEFAULT_RETENTION.total_bytes / 16,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Usage of the whole cell on every replica, of the past and of this minute.
+//!
+//! Agents tell what their tasks use to the replica that polls them, so each replica writes down its
+//! share. Once a minute it fetches from the others what they have written since
+//! (`cellwright_history`'s books), and that stays here whoever dies. What somebody has measured and
+//! not written yet is asked for when a query names `usage`, and put before it beside the tables;
+//! the others' part of it is good for a few seconds, so that a page of charts asks them once.
+//!
+//! Rejected: one replica that gathers for all. It would be asked for by all, could be any of them
+//! tomorrow, and the usage of a year would move with it.
+
+use super::{HistoryService, HistoryShared, WriterTask, lock};
+use crate::handle::MasterHandle;
+use crate::peers::{PastUsage, PeerAnswer, PeerCall, Peers};
+use cellwright_history::tables::USAGE;
+use cellwright_history::{History, HistoryError, UsageBatch, UsageCursor, UsageRow};
+use cellwright_store::{NodeId, Peer};
+use futures::future::join_all;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// Between two looks at what others wrote.
+pub(super) const FETCH_EVERY: Duration = Duration::from_secs(60);
+/// How long another replica may take to say so.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long what the others said is good for queries.
+const PEER_USAGE_TTL: Duration = Duration::from_secs(3);
+/// Rows of one answer.
+const MAX_ROWS: usize = 20_000;
+
+/// What the others said to a query, and when they were asked.
+pub(super) struct PeerUsage {
+    at: Instant,
+    rows: Vec<UsageRow>,
+}
+
+/// Whether a query is about the table `usage`: one that has it as a word. `usage_daily` is another,
+/// and has what is written alone.
+pub(super) fn mentions_usage_table(sql: &str) -> bool {
+    let of_name = |c: char| c.is_alphanumeric() || c == '_' || c == '$';
+    sql.split(|c| !of_name(c)).any(|word| word.eq_ignore_ascii_case(USAGE.name))
+}
+
+/// The other replicas, and how they are asked.
+pub(super) type PeerList = (Arc<dyn Peers>, Vec<(NodeId, Peer)>);
+
+impl HistoryService {
+    /// Has agents' usage told to history, and history's to the other replicas. Before this, and
+    /// without it, a desk knows of events alone.
+    pub fn attach(&self, handle: &MasterHandle) {
+        let (recorder, replicated) = (self.clone(), handle.replicated().clone());
+        handle.set_usage_sink(Box::new(move |state, machine, usage, tenure| {
+            recorder.record_usage(state, machine, usage, tenure, replicated.log_time());
+        }));
+        let source = self.clone();
+        handle.set_usage_history_source(Box::new(move |mark| {
+            let desk = source.clone();
+            Box::pin(async move { desk.usage_since(mark).await })
+        }));
+        // Weakly: the replica holds this desk.
+        drop(self.0.replica.set(Arc::downgrade(&handle.0)));
+    }
+
+    /// What agents said to this replica, for another one that asks.
+    async fn usage_since(&self, mark: UsageCursor) -> PastUsage {
+        // Before the book is read: what moves there meanwhile is told twice, and not left out.
+        let present = lock(&self.0.usage).windows.unwritten();
+        let reader = self.0.reader.clone();
+        let written = tokio::task::spawn_blocking(move || reader.usage_after(mark, MAX_ROWS)).await;
+        // A replica without a book, or one that cannot be read, has nothing to tell from it.
+        let nothing = UsageBatch { cursor: mark, ..UsageBatch::default() };
+        PastUsage {
+            written: written.ok().and_then(Result::ok).unwrap_or(nothing),
+            unwritten: present,
+        }
+    }
+
+    /// Usage that is in no table here: what was measured and not written, and what others have
+    /// written and this replica has not fetched.
+    pub(super) async fn unwritten_usage(&self) -> Vec<UsageRow> {
+        let mut peer_usage = self.0.peer_usage.lock().await;
+        let others = match peer_usage.take().filter(|said| said.at.elapsed() < PEER_USAGE_TTL) {
+            Some(fresh) => fresh,
+            None => PeerUsage { at: Instant::now(), rows: self.fetch_peer_usage().await },
+        };
+        // After the others have answered: their word may have taken a while.
+        let mut rows = lock(&self.0.usage).windows.unwritten();
+        rows.extend_from_slice(&peer_usage.insert(others).rows);
+        rows
+    }
+
+    /// What the others have beyond what was fetched. Whoever does not answer leaves it out.
+    async fn fetch_peer_usage(&self) -> Vec<UsageRow> {
+        let mut rows = Vec::new();
+        let Some((peers, others)) = self.0.peers() else { return rows };
+        let calls = others.into_iter().map(|(id, peer)| {
+            let mark = lock(&self.0.peer_marks).get(&id).copied().unwrap_or_default();
+            timeout(CALL_TIMEOUT, peers.call(id, peer, PeerCall::PastUsage(mark)))
+        });
+        for answer in join_all(calls).await {
+            let Ok(Ok(PeerAnswer::PastUsage(peer_usage))) = answer else { continue };
+            // Where there is more these are the oldest, and the newest are missing: the keeper is
+            // fetching them.
+            if !peer_usage.written.more {
+                rows.extend(peer_usage.written.rows);
+            }
+            rows.extend(peer_usage.unwritten);
+        }
+        rows
+    }
+}
+
+impl HistoryShared {
+    /// Whether what is left of the disk is the log's.
+    pub(super) fn is_disk_low(&self) -> bool {
+        let parts = self.replica.get().and_then(Weak::upgrade);
+        parts.is_some_and(|parts| parts.replica.disk_space().is_below_reserve())
+    }
+
+    /// Who else there is, and how they are asked.
+    pub(super) fn peers(&self) -> Option<PeerList> {
+        let parts = self.replica.get()?.upgrade()?;
+        Some((parts.peers.clone(), parts.links.others()))
+    }
+}
+
+impl WriterTask {
+    /// Takes in what others wrote since the last time, if that is a while ago: one answer of each,
+    /// so that the log, and whoever stops this, wait for no more. Says whether some had more than
+    /// that; they alone are asked the next time. Whoever is away is asked again when it is time.
+    pub(super) async fn fetch(&mut self, history: &mut History) -> Result<bool, HistoryError> {
+        let due = self.fetched_at.is_none_or(|before| before.elapsed() >= FETCH_EVERY);
+        if !due && self.peers_with_more.is_empty() {
+            return Ok(false);
+        }
+        let behind = std::mem::take(&mut self.peers_with_more);
+        let Some((peers, others)) = self.shared.peers() else { return Ok(false) };
+        if due && !others.is_empty() {
+            self.fetched_at = Some(Instant::now());
+        }
+        for (id, peer) in others.into_iter().filter(|(id, _)| due || behind.contains(id)) {
+            let mark = history.cursor_of(id)?;
+            let call = peers.call(id, peer, PeerCall::PastUsage(mark));
+            let Ok(Ok(PeerAnswer::PastUsage(peer_usage))) = timeout(CALL_TIMEOUT, call).await
+            else {
+                continue;
+            };
+            history.merge_batch(id, &peer_usage.written)?;
+            lock(&self.shared.peer_marks).insert(id, peer_usage.written.cursor);
+            // More after nothing would be more for ever.
+            if peer_usage.written.more && !peer_usage.written.rows.is_empty() {
+                self.peers_with_more.insert(id);
+            }
+        }
+        Ok(!self.peers_with_more.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mentions_usage_table;
+
+    #[test]
+    fn only_a_query_that_names_the_table_asks_the_others() {
+        for sql in [
+            "select * from usage",
+            "SELECT 1 FROM Usage;",
+            "select * from \"usage\" join usage_daily using (day)",
+            "select u.time from(select * from usage)u",
+        ] {
+            assert!(mentions_usage_table(sql), "{sql}");
+        }
+        for sql in [
+            "select * from usage_daily",
+            "select cpu_usage, my_usage from events",
+            "select usages from events",
+            "select 1",
+        ] {
+            assert!(!mentions_usage_table(sql), "{sql}");
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The directory as the parts of a process share it: one follows the log, many ask.
+
+use crate::directory::Directory;
+use cellwright_cell::event::Event;
+use cellwright_cell::state::State;
+use std::sync::{Arc, PoisonError, RwLock};
+use tokio::sync::watch;
+
+/// Cheap to clone; clones are the same directory.
+#[derive(Clone)]
+pub struct SharedDirectory {
+    directory: Arc<RwLock<Directory>>,
+    version: Arc<watch::Sender<u64>>,
+}
+
+impl Default for SharedDirectory {
+    fn default() -> SharedDirectory {
+        let version = Arc::new(watch::Sender::new(0));
+        SharedDirectory { directory: Arc::default(), version }
+    }
+}
+
+impl SharedDirectory {
+    /// Starts from a state: a snapshot, a restart.
+    pub fn reset(&self, state: &State, index: u64) {
+        let fresh = Directory::from_state(state, index);
+        *self.directory.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.version.send_replace(index);
+    }
+
+    /// Follows one entry of the log.
+    pub fn apply_events(&self, state: &State, events: &[Event], index: u64) {
+        let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
+        directory.apply_events(state, events, index);
+        drop(directory);
+        self.version.send_replace(index);
+    }
+
+    /// Looks without copying. Keep it short: entries wait meanwhile.
+    pub fn read<T>(&self, read: impl FnOnce(&Directory) -> T) -> T {
+        read(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells the log index whenever it moves.
+    #[must_use]
+    pub fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+}

@@ -1,0 +1,165 @@
+//! How large jobs are and how their tasks stand, for those who ask by name.
+//!
+//! Who finds three addresses needs to know whether there should be ten, and who finds none whether
+//! the job is gone or only ill: so every job of tasks that is not over is here, with every task of
+//! it, reached or not. Kept up to date like the directory, at the price of what changed: counting a
+//! job's tasks for each question would let a stranger make us count thousands.
+
+use crate::directory::JobSize;
+use cellwright_cell::id::{JobId, TaskId};
+use cellwright_cell::job::Job;
+use cellwright_cell::name::JobKey;
+use cellwright_cell::spec::JobKind;
+use cellwright_cell::state::State;
+use cellwright_cell::task::{Task, TaskState};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskStatus {
+    pub state: &'static str,
+    /// Running and healthy.
+    pub healthy: bool,
+    /// Failed its health check, and has not started again.
+    pub unhealthy: bool,
+}
+
+impl TaskStatus {
+    fn of(task: &Task) -> TaskStatus {
+        TaskStatus {
+            state: match task.state {
+                TaskState::Deferred => "deferred",
+                TaskState::Pending => "pending",
+                TaskState::Assigned => "assigned",
+                TaskState::Running => "running",
+                TaskState::Stopping(_) => "stopping",
+                TaskState::Dead(_) => "dead",
+            },
+            healthy: task.state == TaskState::Running && task.healthy,
+            unhealthy: task.state.is_on_machine() && !task.healthy,
+        }
+    }
+}
+
+/// The tasks of one job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobStatus {
+    tasks: BTreeMap<u32, (TaskId, TaskStatus)>,
+    /// Invariant: counts those of `tasks` that the job shall have.
+    size: JobSize,
+}
+
+impl JobStatus {
+    #[must_use]
+    pub fn size(&self) -> JobSize {
+        self.size
+    }
+
+    #[must_use]
+    pub fn task(&self, index: u32) -> Option<TaskStatus> {
+        self.tasks.get(&index).map(|(_, status)| *status)
+    }
+
+    fn resize(&mut self, tasks: u32) {
+        if tasks == self.size.tasks {
+            return;
+        }
+        let all = || self.tasks.range(..tasks).map(|(_, (_, status))| status);
+        let healthy = all().filter(|status| status.healthy).count() as u32;
+        let ill = all().filter(|status| status.unhealthy).count() as u32;
+        self.size = JobSize { tasks, healthy, unhealthy: ill };
+    }
+
+    fn insert(&mut self, index: u32, id: TaskId, status: TaskStatus) {
+        self.tasks.insert(index, (id, status));
+        if index < self.size.tasks {
+            self.size.healthy += u32::from(status.healthy);
+            self.size.unhealthy += u32::from(status.unhealthy);
+        }
+    }
+
+    fn remove(&mut self, index: u32) {
+        let Some((_, status)) = self.tasks.remove(&index) else { return };
+        if index < self.size.tasks {
+            self.size.healthy -= u32::from(status.healthy);
+            self.size.unhealthy -= u32::from(status.unhealthy);
+        }
+    }
+}
+
+/// All jobs of tasks that are not over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobStatuses {
+    jobs: BTreeMap<JobKey, JobStatus>,
+    keys: BTreeMap<JobId, JobKey>,
+    /// Where in `jobs` a task is.
+    task_locations: BTreeMap<TaskId, (JobKey, u32)>,
+}
+
+impl JobStatuses {
+    #[must_use]
+    pub fn from_state(state: &State) -> JobStatuses {
+        let mut statuses = JobStatuses::default();
+        let jobs = state.jobs().iter().map(|(id, _)| id).collect();
+        let tasks = state.tasks().iter().map(|(id, _)| id).collect();
+        statuses.refresh(state, &jobs, &tasks);
+        statuses
+    }
+
+    /// Looks again at these.
+    pub fn refresh(&mut self, state: &State, jobs: &BTreeSet<JobId>, tasks: &BTreeSet<TaskId>) {
+        // All that go before any that comes: a name passes from one row to another.
+        for id in jobs {
+            let now = live_job(state, *id).map(|(key, _)| key);
+            if self.keys.get(id) != now.as_ref() {
+                self.drop_job(*id);
+            }
+        }
+        for id in jobs {
+            if let Some((key, job)) = live_job(state, *id) {
+                self.keys.insert(*id, key.clone());
+                self.jobs.entry(key).or_default().resize(job.spec().count);
+            }
+        }
+        for id in tasks {
+            self.refresh_task(state, *id);
+        }
+    }
+
+    #[must_use]
+    pub fn job(&self, job: &JobKey) -> Option<&JobStatus> {
+        self.jobs.get(job)
+    }
+
+    /// The first job at or after this one.
+    #[must_use]
+    pub fn first_from(&self, job: JobKey) -> Option<&JobKey> {
+        self.jobs.range(job..).next().map(|(key, _)| key)
+    }
+
+    fn refresh_task(&mut self, state: &State, id: TaskId) {
+        if let Some((job, index)) = self.task_locations.remove(&id)
+            && let Some(job_status) = self.jobs.get_mut(&job)
+        {
+            job_status.remove(index);
+        }
+        let Some(task) = state.tasks().get(id) else { return };
+        let Some(key) = self.keys.get(&task.job) else { return };
+        let Some(job_status) = self.jobs.get_mut(key) else { return };
+        job_status.insert(task.index, id, TaskStatus::of(task));
+        self.task_locations.insert(id, (key.clone(), task.index));
+    }
+
+    fn drop_job(&mut self, id: JobId) {
+        let job_status = self.keys.remove(&id).and_then(|key| self.jobs.remove(&key));
+        for (task, _) in job_status.into_iter().flat_map(|roll| roll.tasks.into_values()) {
+            self.task_locations.remove(&task);
+        }
+    }
+}
+
+fn live_job(state: &State, id: JobId) -> Option<(JobKey, &Job)> {
+    let is_served = |job: &&Job| !job.is_dead() && job.spec().kind == JobKind::Tasks;
+    let job = state.jobs().get(id).filter(is_served)?;
+    Some((state.job_key(id)?, job))
+}

@@ -1,0 +1,196 @@
+//! Rows of the board that are not machines: tasks, jobs, placed allocs, and the undo journal.
+
+use super::counts::Counts;
+use super::machines::Room;
+use crate::class::ClassId;
+use cellwright_cell::device::DeviceGrant;
+use cellwright_cell::id::{JobId, MachineId, TaskId, UserId};
+use cellwright_cell::resource::Resources;
+use cellwright_cell::spec::JobSpec;
+use cellwright_cell::time::Time;
+use std::sync::Arc;
+
+/// Where a task stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PlacementState {
+    /// Unknown, dead, stopping or deferred: it neither waits nor holds.
+    #[default]
+    Gone,
+    Pending {
+        not_before: Time,
+    },
+    Held(Box<Hold>),
+    /// [`PlacementState::Hold`] without alloc, ports and devices: nearly all tasks, so they cost no heap.
+    PlainHeld {
+        machine: MachineId,
+        reservation: Resources,
+    },
+}
+
+/// How far a task that holds resources has come, which decides what its eviction means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskPhase {
+    /// Does not run yet: its eviction disrupts nobody.
+    #[default]
+    Assigned,
+    Running,
+    /// Stops to start again in place: cannot be evicted.
+    Restarting,
+}
+
+/// What a task holds in one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    pub machine: MachineId,
+    pub alloc: Option<TaskId>,
+    pub reservation: Resources,
+    pub ports: Vec<u16>,
+    pub devices: Vec<DeviceGrant>,
+}
+
+impl PlacementState {
+    pub(crate) fn from_hold(held: Hold) -> PlacementState {
+        let plain = held.alloc.is_none() && held.ports.is_empty() && held.devices.is_empty();
+        match plain {
+            true => {
+                PlacementState::PlainHeld { machine: held.machine, reservation: held.reservation }
+            }
+            false => PlacementState::Held(Box::new(held)),
+        }
+    }
+
+    /// What is held, if anything is.
+    #[must_use]
+    pub fn to_hold(&self) -> Option<Hold> {
+        match self {
+            PlacementState::Held(hold) => Some(hold.as_ref().clone()),
+            PlacementState::PlainHeld { machine, reservation } => Some(Hold {
+                machine: *machine,
+                alloc: None,
+                reservation: *reservation,
+                ports: Vec::new(),
+                devices: Vec::new(),
+            }),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn machine(&self) -> Option<MachineId> {
+        match self {
+            PlacementState::Held(hold) => Some(hold.machine),
+            PlacementState::PlainHeld { machine, .. } => Some(*machine),
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn alloc(&self) -> Option<TaskId> {
+        match self {
+            PlacementState::Held(hold) => hold.alloc,
+            _ => None,
+        }
+    }
+
+    #[must_use]
+    pub fn reservation(&self) -> Resources {
+        match self {
+            PlacementState::Held(hold) => hold.reservation,
+            PlacementState::PlainHeld { reservation, .. } => *reservation,
+            _ => Resources::ZERO,
+        }
+    }
+
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        match self {
+            PlacementState::Held(hold) => &hold.ports,
+            _ => &[],
+        }
+    }
+
+    #[must_use]
+    pub fn devices(&self) -> &[DeviceGrant] {
+        match self {
+            PlacementState::Held(hold) => &hold.devices,
+            _ => &[],
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct TaskRow {
+    pub job: JobId,
+    pub index: u32,
+    pub attempt: u32,
+    pub class: ClassId,
+    /// Position in the list of the pending, of its machine's holders or of its alloc's members.
+    pub list_position: u32,
+    pub phase: TaskPhase,
+    /// Disk that stays charged on its machine when it is evicted.
+    pub retained_on_exit: u64,
+    pub placement: PlacementState,
+    /// Room it holds on another machine while it runs where it is. Nearly nobody has some.
+    pub reserved: Option<Box<Hold>>,
+}
+
+impl Default for TaskRow {
+    fn default() -> Self {
+        TaskRow {
+            job: JobId(0),
+            index: 0,
+            attempt: 0,
+            class: ClassId(0),
+            list_position: 0,
+            phase: TaskPhase::Assigned,
+            retained_on_exit: 0,
+            placement: PlacementState::Gone,
+            reserved: None,
+        }
+    }
+}
+
+/// Placed tasks of one job by domain.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DomainCounts {
+    pub machine: Counts,
+    pub rack: Counts,
+    pub power: Counts,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct JobRow {
+    pub user: UserId,
+    pub spec: Arc<JobSpec>,
+    pub version: u32,
+    pub alloc_set: Option<JobId>,
+    pub budget: Option<u32>,
+    pub in_transition: u32,
+    /// Classes of tasks without override, avoided machine or own reservation, by version.
+    pub plain_classes: Vec<(u32, ClassId)>,
+    /// Tasks whose spec has spread limits.
+    pub hard_spread_counts: Option<Box<DomainCounts>>,
+    /// Tasks of a service that is better spread.
+    pub soft_spread_counts: Option<Box<DomainCounts>>,
+    /// Grows when a task leaves a domain: machines nobody touched have become better.
+    pub domain_departures: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AllocRow {
+    pub machine: MachineId,
+    pub set: JobId,
+    pub room: Room,
+    pub members: Vec<TaskId>,
+}
+
+/// One step back.
+#[derive(Clone, Debug)]
+pub(crate) enum Undo {
+    /// The task was placed: make it pending again.
+    Unassign { task: TaskId, not_before: Time },
+    /// The task was evicted: put it back.
+    Restore { task: TaskId, hold: Hold, phase: TaskPhase, retained_on_exit: u64 },
+    /// The task gave up room that it held elsewhere: hold it again.
+    Reserve { task: TaskId, hold: Hold },
+}

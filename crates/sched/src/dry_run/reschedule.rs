@@ -1,0 +1,95 @@
+//! What becomes of evicted tasks: they wait again, and passes give them other places as a live cell
+//! would, evicting still lower priorities in turn. All on a further copy: where victims land is
+//! told, but what is rehearsed next finds them on their way out.
+
+use super::scratch_cell::ScratchCell;
+use crate::explain::names::{self, MachineRef};
+use crate::queue::Queue;
+use crate::solve::{PassOutcome, Solver};
+use crate::whatif::Evicted;
+use cellwright_cell::id::TaskId;
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(super) struct Rescheduled {
+    /// Where victims go; those that are not here wait.
+    pub lands_on: BTreeMap<TaskId, MachineRef>,
+    /// Who was evicted in turn, in the order in which it happened.
+    pub evicted_in_turn: Vec<TaskId>,
+}
+
+/// Everybody whom the plan evicts, tasks inside allocs included. `before` is the state in which
+/// they still hold.
+pub(super) fn evicted_tasks(before: &State, outcome: &PassOutcome) -> Vec<TaskId> {
+    let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
+    let everybody = listed.flat_map(|victim| {
+        let inside = before.alloc_load(victim.task).map(|load| load.tasks.clone());
+        std::iter::once(victim.task).chain(inside.unwrap_or_default())
+    });
+    everybody.collect()
+}
+
+/// A pass that places somebody leaves more tasks placed at some priority and fewer only below it,
+/// so the passes come to an end.
+pub(super) fn reschedule(
+    scratch: &ScratchCell,
+    first: &[TaskId],
+    solver: &Solver,
+    seed: u64,
+) -> Rescheduled {
+    let mut scratch = scratch.clone();
+    let mut known: BTreeSet<TaskId> = first.iter().copied().collect();
+    let mut rescheduled = Rescheduled { lands_on: BTreeMap::new(), evicted_in_turn: Vec::new() };
+    let mut leaving = first.to_vec();
+    loop {
+        // What is inside an alloc goes before the alloc.
+        leaving.sort_by_key(|task| {
+            let row = scratch.state.tasks().get(*task);
+            (row.is_some_and(|row| row.alloc().is_none()), *task)
+        });
+        scratch.report_stopped(&leaving);
+        let is_evicted = |task: TaskId| known.contains(&task);
+        let snapshot = &mut scratch.snapshot;
+        let queue = Queue::of_tasks(snapshot, solver.options.order, Time::NEVER, seed, is_evicted);
+        let outcome = solver.pass_with_queue(snapshot, queue, seed);
+        let next = evicted_tasks(&scratch.state, &outcome);
+        scratch.commit(&outcome);
+        for task in &next {
+            rescheduled.lands_on.remove(task);
+        }
+        let placed = outcome.plan.groups.iter().flat_map(|group| &group.assignments);
+        for assignment in placed {
+            let machine = names::machine_ref(&scratch.state, assignment.machine);
+            rescheduled.lands_on.insert(assignment.task, machine);
+        }
+        rescheduled.evicted_in_turn.extend(next.iter().copied().filter(|task| known.insert(*task)));
+        if outcome.placed == 0 || next.is_empty() {
+            return rescheduled;
+        }
+        leaving = next;
+    }
+}
+
+/// `before` is the state before anybody was evicted, where they were. Who was told to stop already,
+/// inside an alloc that goes now, is nobody's victim.
+pub(super) fn describe_evicted(
+    before: &State,
+    tasks: &[TaskId],
+    lands_on: &BTreeMap<TaskId, MachineRef>,
+) -> Vec<Evicted> {
+    let evicted = |task: &TaskId| {
+        let row = before.tasks().get(*task).filter(|row| row.state.holds_resources())?;
+        Some(Evicted {
+            task: names::task_ref(before, *task),
+            job: row.job,
+            index: row.index,
+            priority: before.spec_of(row)?.priority,
+            machine: names::machine_ref(before, row.machine()?),
+            lands_on: lands_on.get(task).cloned(),
+        })
+    };
+    let mut evicted: Vec<Evicted> = tasks.iter().filter_map(evicted).collect();
+    evicted.sort_by_key(|victim| (victim.priority, victim.job, victim.index));
+    evicted
+}

@@ -1,0 +1,52 @@
+//! What makes a machine good for a class: as it is, or after preemption.
+
+use super::preempt;
+use super::search::MachineScorer;
+use crate::class::Class;
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::feasible;
+use crate::score::{self, Ranking, ScoreKey};
+
+/// Counters of the board that grow when machines outside the log may have become better.
+fn domain_departures(snapshot: &ClusterSnapshot, class: &Class) -> u64 {
+    let job = class.request.siblings.and_then(|siblings| snapshot.job(siblings.job));
+    job.map_or(0, |job| job.domain_departures)
+}
+
+/// Free places.
+pub(crate) struct FreeScorer<'a> {
+    pub class: &'a Class,
+    pub ranking: Ranking,
+}
+
+impl MachineScorer for FreeScorer<'_> {
+    #[inline]
+    fn key(&self, snapshot: &ClusterSnapshot, m: usize) -> Option<ScoreKey> {
+        feasible::is_feasible(snapshot, self.class, m)
+            .then(|| score::key(snapshot, self.class, m, self.ranking))
+    }
+
+    fn improvement_counters(&self, snapshot: &ClusterSnapshot) -> (u64, u64) {
+        (domain_departures(snapshot, self.class), 0)
+    }
+}
+
+/// Places that are free once some tasks of lower priority are gone.
+pub(crate) struct PreemptionScorer<'a> {
+    pub class: &'a Class,
+    pub ranking: Ranking,
+}
+
+impl MachineScorer for PreemptionScorer<'_> {
+    fn key(&self, snapshot: &ClusterSnapshot, m: usize) -> Option<ScoreKey> {
+        if !preempt::is_possible(snapshot, self.class, m) {
+            return None;
+        }
+        let found = preempt::on_machine(snapshot, self.class, m, self.ranking)?;
+        Some(found.score.key())
+    }
+
+    fn improvement_counters(&self, snapshot: &ClusterSnapshot) -> (u64, u64) {
+        (domain_departures(snapshot, self.class), snapshot.budget_changes)
+    }
+}

@@ -1,0 +1,57 @@
+//! What becomes of evicted tasks: they wait again, and passes give them other places as a live cell
+//! would, evicting still lower priorities in turn. Tasks that were waiting before the question stay
+//! out of it: they had found no place before anybody was moved.
+
+use crate::cluster_snapshot::ClusterSnapshot;
+use crate::solve::{PassOutcome, Solver};
+use cellwright_cell::id::TaskId;
+use cellwright_cell::time::Time;
+use std::collections::BTreeSet;
+
+/// Everybody whom the plan evicts, tasks inside allocs included. `before` is the board before the
+/// pass.
+pub(super) fn evicted_tasks(before: &ClusterSnapshot, outcome: &PassOutcome) -> Vec<TaskId> {
+    let listed = outcome.plan.groups.iter().flat_map(|group| &group.victims);
+    let everybody = listed.flat_map(|victim| {
+        std::iter::once(victim.task).chain(before.members(victim.task).iter().copied())
+    });
+    everybody.collect()
+}
+
+/// Finds the first victims other places on `board`; returns who was evicted in turn.
+///
+/// A pass that places somebody leaves more tasks placed at some priority and fewer only below it,
+/// so the passes come to an end.
+pub(super) fn reschedule(
+    before: &ClusterSnapshot,
+    snapshot: &mut ClusterSnapshot,
+    first: &[TaskId],
+    solver: &Solver,
+    seed: u64,
+) -> Vec<TaskId> {
+    for task in snapshot.pending().to_vec() {
+        snapshot.drop_task(task);
+    }
+    requeue(before, snapshot, first);
+    let mut known: BTreeSet<TaskId> = first.iter().copied().collect();
+    let mut in_turn = Vec::new();
+    while !snapshot.pending().is_empty() {
+        let earlier = snapshot.clone();
+        let outcome = solver.pass(snapshot, Time::ZERO, seed);
+        let next = evicted_tasks(&earlier, &outcome);
+        in_turn.extend(next.iter().copied().filter(|task| known.insert(*task)));
+        requeue(&earlier, snapshot, &next);
+        if outcome.placed == 0 {
+            break;
+        }
+    }
+    in_turn
+}
+
+/// They keep the reservation they had.
+fn requeue(before: &ClusterSnapshot, snapshot: &mut ClusterSnapshot, tasks: &[TaskId]) {
+    for task in tasks {
+        let reservation = before.placement_of(*task).map(|placement| placement.reservation());
+        snapshot.requeue(*task, reservation.unwrap_or_default());
+    }
+}

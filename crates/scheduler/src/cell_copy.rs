@@ -1,0 +1,166 @@
+//! The cached copy of the cell: the state, and the board the solver works on.
+//!
+//! The copy applies the same entries as the master, in the same order, with the same code, so it
+//! *is* the master's state at an earlier index; nothing is interpreted twice. Rejected: feeding a
+//! board from a stream of events. It is less work per entry, but every event would have to carry
+//! all the solver needs, and a forgotten field would show only as strange placements.
+//!
+//! The board catches up in steps of the caller's choice ([`CellCopy::sync`]): while a plan is on
+//! its way there is no point in reading again what the plan wrote.
+
+use cellwright_api::internal::LogRecord;
+use cellwright_cell::encode::{self, LoadError};
+use cellwright_cell::event::{Event, EventKind, JobChange, MachineChange, TaskChange};
+use cellwright_cell::state::State;
+use cellwright_cell::time::Time;
+use cellwright_sched::ClusterSnapshot;
+
+/// Why the copy cannot go on from where it is. It has to start again from a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    #[error("record {index} follows {previous}, the copy stands at {have}")]
+    Gap { index: u64, previous: u64, have: u64 },
+    #[error("record {index} is of term {found}, older than {have}: it is of another log")]
+    OlderTerm { index: u64, have: u64, found: u64 },
+    #[error("record {index} cannot be read: {why}")]
+    Unreadable { index: u64, why: LoadError },
+}
+
+pub struct CellCopy {
+    state: State,
+    snapshot: ClusterSnapshot,
+    index: u64,
+    term: u64,
+    /// What the board has not seen yet.
+    unsynced_events: Vec<Event>,
+    /// Whether something happened since it was last asked that may let a waiting task be placed.
+    has_changes: bool,
+}
+
+impl Default for CellCopy {
+    /// The cell before the first entry.
+    fn default() -> CellCopy {
+        CellCopy::of(0, 0, State::default())
+    }
+}
+
+impl CellCopy {
+    fn of(index: u64, term: u64, state: State) -> CellCopy {
+        let snapshot = ClusterSnapshot::from_state(&state);
+        CellCopy { state, snapshot, index, term, unsynced_events: Vec::new(), has_changes: true }
+    }
+
+    /// The cell as a snapshot shows it.
+    ///
+    /// # Errors
+    /// When the bytes are not a state.
+    pub fn load(index: u64, term: u64, snapshot: &[u8]) -> Result<CellCopy, LoadError> {
+        Ok(CellCopy::of(index, term, encode::load(snapshot)?))
+    }
+
+    /// Applies one record of the log. The board sees it at the next [`CellCopy::sync`].
+    ///
+    /// # Errors
+    /// When the record cannot follow what was applied so far; the copy is as it was.
+    pub fn apply_record(&mut self, record: &LogRecord) -> Result<(), FollowError> {
+        let LogRecord { index, previous, term, .. } = *record;
+        if previous != self.index || index <= previous {
+            return Err(FollowError::Gap { index, previous, have: self.index });
+        }
+        if term < self.term {
+            return Err(FollowError::OlderTerm { index, have: self.term, found: term });
+        }
+        let entry = encode::load_entry(&record.entry);
+        let entry = entry.map_err(|why| FollowError::Unreadable { index, why })?;
+        let before = self.unsynced_events.len();
+        self.state.apply(&entry, &mut self.unsynced_events);
+        (self.index, self.term) = (index, term);
+        let state = &self.state;
+        self.has_changes = self.has_changes
+            || self.unsynced_events[before..].iter().any(|event| may_unblock(state, event));
+        Ok(())
+    }
+
+    /// Lets the board see what was followed. What a pass wrote becomes what the state says of it.
+    pub fn sync(&mut self) {
+        self.snapshot.sync(&self.state, &self.unsynced_events);
+        self.unsynced_events.clear();
+    }
+
+    /// Whether a waiting task may have been given a chance since this was last asked.
+    pub fn take_changes(&mut self) -> bool {
+        std::mem::take(&mut self.has_changes)
+    }
+
+    #[must_use]
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Time of the last entry.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.state.now()
+    }
+
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    #[must_use]
+    pub fn snapshot(&self) -> &ClusterSnapshot {
+        &self.snapshot
+    }
+
+    pub(crate) fn snapshot_mut(&mut self) -> &mut ClusterSnapshot {
+        &mut self.snapshot
+    }
+
+    /// Hash of the state; equal to the master's at the same index.
+    pub fn hash(&mut self) -> u64 {
+        self.state.hash()
+    }
+}
+
+/// Whether an event can turn a task that found no place into one that finds one: it adds a waiting
+/// task, frees something, or lets more be evicted. When in doubt, yes: a pass too many costs time,
+/// one too few a task's.
+fn may_unblock(state: &State, event: &Event) -> bool {
+    match &event.what {
+        EventKind::Task { job, change, .. } => match change {
+            TaskChange::Scheduled { .. }
+            | TaskChange::HoldReserved { .. }
+            | TaskChange::UpdateSkipped
+            | TaskChange::SaverFailed { .. }
+            // What follows from it has an event of its own.
+            | TaskChange::Left { .. } => false,
+            // One more of the job runs, so one more of it may be evicted.
+            TaskChange::Started { .. } => {
+                state.jobs().get(*job).is_some_and(|row| row.spec().max_down.is_some())
+            }
+            _ => true,
+        },
+        // Submitted tasks have events of their own.
+        EventKind::Job { change, .. } => {
+            !matches!(change, JobChange::Submitted | JobChange::Accepted)
+        }
+        EventKind::Machine { change, .. } => !matches!(
+            change,
+            MachineChange::Down
+                | MachineChange::DrainStarted
+                | MachineChange::OverCommitted
+                | MachineChange::DiskRetained { .. }
+                | MachineChange::Short { .. }
+                | MachineChange::Relieved { .. }
+                | MachineChange::Eased { .. }
+        ),
+        EventKind::Component(event) => event.as_component().may_free_room(),
+        _ => false,
+    }
+}

@@ -1,0 +1,167 @@
+//! Watches over one virtual agent, by rules that it does not share with the agent's core: what it
+//! was really ordered, what its programs really did, and what it said of them.
+//!
+//! | rule | what is seen when it is broken |
+//! |---|---|
+//! | nobody begins twice | an attempt that was there in this life begins again |
+//! | nobody begins before its alloc, or before those whose room it takes have left | |
+//! | what is ordered away ends | it runs on, long after its notice |
+//! | what began is told of until newer orders drop it | a report without it |
+//! | `max_run` is kept, and limits of memory are | it runs on |
+//! | orders only become newer | older ones are obeyed |
+
+use super::virtual_kernel::Kernel;
+use cellwright_api::internal::{AgentOrders, AgentReport, Epoch};
+use cellwright_cell::desired::{Action as Order, DesiredTask};
+use cellwright_cell::id::{Attempt, TaskId};
+use cellwright_cell::observed::ObservedState;
+use cellwright_cell::plan::Victim;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long after its time a program may still be there, in milliseconds.
+const SLACK: u64 = 2000;
+/// How long it may be over its limit of memory: it is looked at every second, killed, and killed
+/// again after ten.
+const MAX_OVER_LIMIT: u64 = 15_000;
+
+#[derive(Clone, Debug, Default)]
+pub struct AgentInvariants {
+    epoch: Epoch,
+    orders: BTreeMap<Attempt, DesiredTask>,
+    /// When each that runs is to be gone at the latest, by the orders.
+    end_deadlines: BTreeMap<Attempt, u64>,
+    started: BTreeSet<Attempt>,
+    /// Allocs whose room is held.
+    held_allocs: BTreeSet<TaskId>,
+    over_limit: BTreeMap<Attempt, u64>,
+    violation: Option<String>,
+}
+
+impl AgentInvariants {
+    /// The first rule that was broken.
+    pub fn take_violation(&mut self) -> Option<String> {
+        self.violation.take()
+    }
+
+    fn record_violation(&mut self, message: String) {
+        self.violation.get_or_insert(message);
+    }
+
+    /// The machine booted: nothing of before runs. What it knew it knows, unless its disk is lost.
+    pub fn reboot(&mut self, is_disk_lost: bool) {
+        let mut next =
+            AgentInvariants { violation: self.violation.take(), ..AgentInvariants::default() };
+        if !is_disk_lost {
+            (next.epoch, next.started) = (self.epoch, std::mem::take(&mut self.started));
+        }
+        *self = next;
+    }
+
+    /// An answer arrived, and was obeyed or not.
+    pub fn on_orders(&mut self, answer: &AgentOrders, is_obeyed: bool) {
+        if answer.epoch < self.epoch {
+            if is_obeyed {
+                self.record_violation("obeyed older orders".into());
+            }
+            return;
+        }
+        if !is_obeyed {
+            return;
+        }
+        self.epoch = answer.epoch;
+        let Some(tasks) = &answer.tasks else { return };
+        self.orders = tasks.iter().map(|order| (Attempt::of(order), order.clone())).collect();
+        let orders = &self.orders;
+        // What ended is told until it is dropped here.
+        self.started.retain(|attempt| orders.contains_key(attempt));
+    }
+
+    /// The room of an alloc is held, or not any more.
+    pub fn on_alloc_hold(&mut self, alloc: TaskId, is_held: bool) {
+        if is_held {
+            self.held_allocs.insert(alloc);
+        } else {
+            self.held_allocs.remove(&alloc);
+        }
+    }
+
+    /// Somebody begins to run.
+    pub fn on_start(&mut self, attempt: Attempt, kernel: &Kernel) {
+        if !self.started.insert(attempt) {
+            self.record_violation(format!("{attempt} began twice"));
+        }
+        let Some(Order::Run(work)) = self.orders.get(&attempt).map(|order| &order.action) else {
+            return;
+        };
+        let is_live = |victim: &Victim| {
+            kernel.programs().contains_key(&Attempt::new(victim.task, victim.attempt))
+        };
+        let early = work.waits_for.iter().any(is_live);
+        let homeless = work.alloc.is_some_and(|alloc| !self.held_allocs.contains(&alloc));
+        if early {
+            self.record_violation(format!(
+                "{attempt} began before those had left whose room it takes"
+            ));
+        } else if homeless {
+            self.record_violation(format!("{attempt} began before its alloc"));
+        }
+    }
+
+    /// Time has passed.
+    pub fn check_at(&mut self, kernel: &Kernel, now: u64) {
+        for (attempt, row) in kernel.programs() {
+            let order = self.orders.get(attempt);
+            let notice = match order.map(|order| &order.action) {
+                Some(Order::Run(_)) => None,
+                Some(Order::Stop { notice, .. }) => Some(notice.0),
+                _ => Some(0),
+            };
+            if let Some(notice) = notice {
+                self.end_deadlines.entry(*attempt).or_insert(now + notice + SLACK);
+            } else {
+                self.end_deadlines.remove(attempt);
+            }
+            let run_until = row.started.zip(row.work.max_run).map(|(at, most)| at + most.0 + SLACK);
+            let name = &row.order.name;
+            if self.end_deadlines.get(attempt).is_some_and(|due| *due < now) {
+                self.record_violation(format!("{name} runs on though it is ordered away"));
+            } else if run_until.is_some_and(|until| until < now) {
+                self.record_violation(format!("{name} runs longer than its max_run"));
+            }
+            let is_over = row.granted.ram > row.work.limits.ram && !row.work.isolation.slack_ram;
+            if !is_over {
+                self.over_limit.remove(attempt);
+            } else if now.saturating_sub(*self.over_limit.entry(*attempt).or_insert(now))
+                > MAX_OVER_LIMIT
+            {
+                self.record_violation(format!("{name} holds more memory than its limit"));
+            }
+        }
+        self.end_deadlines.retain(|attempt, _| kernel.programs().contains_key(attempt));
+        self.over_limit.retain(|attempt, _| kernel.programs().contains_key(attempt));
+    }
+
+    /// A report leaves.
+    pub fn check_report(&mut self, report: &AgentReport, kernel: &Kernel, now: u64) {
+        let reported: BTreeSet<Attempt> = report
+            .tasks
+            .iter()
+            .map(|task| Attempt { saver: task.saver, ..Attempt::new(task.task, task.attempt) })
+            .collect();
+        let owed =
+            |attempt: &&Attempt| !reported.contains(attempt) && self.orders.contains_key(attempt);
+        if let Some(attempt) = self.started.iter().find(owed).copied() {
+            self.record_violation(format!(
+                "a report says nothing of {attempt}, which began and is ordered"
+            ));
+        }
+        for task in report.tasks.iter().filter(|task| task.saver == 0) {
+            let attempt = Attempt::new(task.task, task.attempt);
+            let row = kernel.programs().get(&attempt);
+            let is_unhealthy = row.is_some_and(|row| row.is_unhealthy_for_long(now));
+            if is_unhealthy && task.state == (ObservedState::Running { healthy: true }) {
+                self.record_violation(format!("{attempt} is ill, and a report calls it healthy"));
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The kernel and the shims of a virtual machine: programs are rows in a table. A row starts after
+//! a while, uses what its behaviour wants and the machine has, and ends by itself, by its lease, by
+//! its `max_run`, or because it is asked to.
+
+use super::task_profile::{Behaviour, PlannedEnd, Profile};
+use super::{AgentBugs, RunEvent, TaskDelays};
+use cellwright_agent_core::agent::Event;
+use cellwright_agent_core::health::HealthTracker;
+use cellwright_agent_core::reconcile::{End, Health};
+use cellwright_agent_core::resource_control::AvailableResources;
+use cellwright_agent_core::usage::Reading;
+use cellwright_cell::desired::{Action as Order, DesiredTask, RunSpec};
+use cellwright_cell::health::HealthCheck;
+use cellwright_cell::id::Attempt;
+use cellwright_cell::resource::Resources;
+use cellwright_cell::task::{ExitClass, NoticeOutcome};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// One program.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub order: DesiredTask,
+    pub work: RunSpec,
+    behaviour: Behaviour,
+    /// When it begins to run.
+    starts_at: u64,
+    pub started: Option<u64>,
+    lease_until: Option<u64>,
+    /// When it is gone that was asked to stop, and how.
+    exits: Option<(u64, NoticeOutcome)>,
+    probes: Option<(HealthTracker, u64, Health)>,
+    pub cpu_cap: Option<u64>,
+    pub io_cap: Option<u64>,
+    reading: Reading,
+    /// What it wanted and what it got at the last look.
+    pub wanted: Resources,
+    pub granted: Resources,
+}
+
+impl Program {
+    /// Of CPU, what it wanted and did not get.
+    #[must_use]
+    pub fn cpu_shortfall(&self) -> u64 {
+        self.wanted.cpu.saturating_sub(self.granted.cpu)
+    }
+
+    fn run_until(&self) -> Option<u64> {
+        let started = self.started?;
+        self.work.max_run.map(|length| started.saturating_add(length.0))
+    }
+
+    /// Its own end: when, and how.
+    fn own_end(&self) -> Option<(u64, End)> {
+        let started = self.started?;
+        match self.behaviour.planned_end {
+            PlannedEnd::Never => None,
+            PlannedEnd::Finish(after) => Some((started.saturating_add(after), End::Finished)),
+            PlannedEnd::Fail(after) => {
+                Some((started.saturating_add(after), End::Failed(ExitClass::Code(1))))
+            }
+        }
+    }
+
+    /// Whether it has been ill for so long that its checks must have found out.
+    #[must_use]
+    pub fn is_unhealthy_for_long(&self, now: u64) -> bool {
+        let (Some(started), Some(check)) = (self.started, self.check()) else { return false };
+        let Some(after) = self.behaviour.unhealthy_after else { return false };
+        let found = check.interval.0.saturating_mul(u64::from(check.failures) + 2);
+        now > started.saturating_add(after).max(started + check.start_period.0) + found
+    }
+
+    fn check(&self) -> Option<&HealthCheck> {
+        self.work.health.as_ref()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    programs: BTreeMap<Attempt, Program>,
+    /// What began and ended since somebody asked.
+    pub run_events: Vec<RunEvent>,
+    last_sample: u64,
+}
+
+impl Kernel {
+    #[must_use]
+    pub fn programs(&self) -> &BTreeMap<Attempt, Program> {
+        &self.programs
+    }
+
+    /// Programs that run now.
+    pub fn running(&self) -> impl Iterator<Item = (&Attempt, &Program)> {
+        self.programs.iter().filter(|(_, program)| program.started.is_some())
+    }
+
+    pub fn program_mut(&mut self, attempt: Attempt) -> Option<&mut Program> {
+        self.programs.get_mut(&attempt)
+    }
+
+    pub fn start(
+        &mut self,
+        order: DesiredTask,
+        (pace, profile): (TaskDelays, &Profile),
+        lease_until: Option<u64>,
+        now: u64,
+    ) {
+        let Order::Run(work) = &order.action else { return };
+        let mut behaviour = Behaviour::draw(profile, &order, &work.command);
+        let attempt = Attempt::of(&order);
+        if attempt.is_saver() && behaviour.planned_end == PlannedEnd::Never {
+            // It has something to save, and then it is done.
+            behaviour.planned_end = PlannedEnd::Finish(pace.stop);
+        }
+        let work = RunSpec::clone(work);
+        let program = Program {
+            starts_at: now.saturating_add(pace.start.max(work.delay.0)),
+            order,
+            work,
+            behaviour,
+            started: None,
+            lease_until,
+            exits: None,
+            probes: None,
+            cpu_cap: None,
+            io_cap: None,
+            reading: Reading::default(),
+            wanted: Resources::ZERO,
+            granted: Resources::ZERO,
+        };
+        self.programs.insert(attempt, program);
+    }
+
+    /// Asks it to stop, with its notice.
+    pub fn stop(&mut self, attempt: Attempt, notice: u64, pace: TaskDelays, now: u64) {
+        let Some(program) = self.programs.get_mut(&attempt) else { return };
+        let words = match (notice, pace.stop > notice) {
+            (0, _) => NoticeOutcome::NotGiven,
+            (_, true) => NoticeOutcome::Overrun,
+            (_, false) => NoticeOutcome::LeftInTime,
+        };
+        let at = now.saturating_add(pace.stop.min(notice));
+        if program.exits.is_none_or(|(known, _)| at < known) {
+            program.exits = Some((at, words));
+        }
+    }
+
+    pub fn kill(&mut self, attempt: Attempt, now: u64) {
+        self.stop(attempt, 0, TaskDelays { start: 0, stop: 0 }, now);
+    }
+
+    pub fn renew(&mut self, attempt: Attempt, until: u64) {
+        if let Some(program) = self.programs.get_mut(&attempt) {
+            program.lease_until = program.lease_until.max(Some(until));
+        }
+    }
+
+    /// Takes the program away; whether there was one.
+    pub fn end(&mut self, attempt: Attempt, now: u64) -> bool {
+        let Some(program) = self.programs.remove(&attempt) else { return false };
+        if program.started.is_some() {
+            self.run_events.push(RunEvent::of(&program, false, now));
+        }
+        true
+    }
+
+    /// The power goes.
+    pub fn end_all(&mut self, now: u64) {
+        let all: Vec<Attempt> = self.programs.keys().copied().collect();
+        for attempt in all {
+            self.end(attempt, now);
+        }
+    }
+
+    /// What happened until now, one thing of each program at most.
+    pub fn advance(&mut self, bugs: AgentBugs, now: u64) -> Vec<(Attempt, Event)> {
+        let all: Vec<Attempt> = self.programs.keys().copied().collect();
+        all.into_iter().filter_map(|a| Some((a, self.step(a, bugs, now)?))).collect()
+    }
+
+    fn step(&mut self, attempt: Attempt, bugs: AgentBugs, now: u64) -> Option<Event> {
+        let program = self.programs.get_mut(&attempt)?;
+        let over = |at: Option<u64>| at.is_some_and(|at| at <= now);
+        let lease_over = over(program.lease_until) && !bugs.ignores_lease;
+        let too_long = over(program.run_until()) && !bugs.ignores_max_run;
+        let end = match (program.exits, program.own_end()) {
+            _ if lease_over || too_long => Some(End::Failed(ExitClass::TimedOut)),
+            (Some((at, notice)), _) if at <= now => Some(match program.started {
+                Some(_) => End::Stopped(notice),
+                // Nobody was there to be warned.
+                None => End::Gone,
+            }),
+            (_, Some((at, end))) if at <= now => Some(end),
+            _ => None,
+        };
+        if let Some(end) = end {
+            self.end(attempt, now);
+            return Some(Event::Ended(end));
+        }
+        if program.started.is_none() && program.starts_at <= now {
+            return Some(self.begin(attempt, now));
+        }
+        self.probe(attempt, now)
+    }
+
+    fn begin(&mut self, attempt: Attempt, now: u64) -> Event {
+        let mut lease_until = None;
+        if let Some(program) = self.programs.get_mut(&attempt) {
+            program.started = Some(now);
+            program.probes = program
+                .check()
+                .map(|check| (HealthTracker::new(check, now), now, Health::Starting));
+            lease_until = program.lease_until;
+            self.run_events.push(RunEvent::of(program, true, now));
+        }
+        Event::Status { lease_until, is_stopping: false }
+    }
+
+    fn probe(&mut self, attempt: Attempt, now: u64) -> Option<Event> {
+        let program = self.programs.get_mut(&attempt)?;
+        let age = now.saturating_sub(program.started?);
+        let is_well = program.behaviour.unhealthy_after.is_none_or(|after| age < after);
+        let check = program.work.health.clone()?;
+        let (checker, due, last) = program.probes.as_mut().filter(|(_, due, _)| *due <= now)?;
+        let health = checker.record_result(is_well, now);
+        *due = now.saturating_add(checker.interval(&check).0.max(1));
+        let changed = health != *last;
+        *last = health;
+        changed.then_some(Event::Health(health))
+    }
+
+    /// The health check of a program is another one.
+    pub fn replace_health_check(&mut self, order: &DesiredTask, now: u64) {
+        let Order::Run(work) = &order.action else { return };
+        let Some(program) = self.programs.get_mut(&Attempt::of(order)) else { return };
+        program.work.health.clone_from(&work.health);
+        let probes = |started| {
+            let check = program.work.health.as_ref()?;
+            Some((HealthTracker::new(check, started), now, Health::Starting))
+        };
+        program.probes = program.started.and_then(probes);
+    }
+
+    /// The next instant at which [`KernelPaths::advance`] has something to say.
+    #[must_use]
+    pub fn next_change(&self, bugs: AgentBugs) -> Option<u64> {
+        let due = |program: &Program| {
+            let ready = program.started.is_none().then_some(program.starts_at);
+            let lease = program.lease_until.filter(|_| !bugs.ignores_lease);
+            let run = program.run_until().filter(|_| !bugs.ignores_max_run);
+            let own = program.own_end().map(|(at, _)| at);
+            let leaves = program.exits.map(|(at, _)| at);
+            let probe = program.probes.as_ref().map(|(_, at, _)| *at);
+            [ready, lease, run, own, leaves, probe].into_iter().flatten().min()
+        };
+        self.programs.values().filter_map(due).min()
+    }
+
+    /// Lets programs use the machine since the last look: where they want more than it has, all get
+    /// less by the same part.
+    pub fn sample(&mut self, capacity: Resources, now: u64) -> Vec<(Attempt, Reading)> {
+        let millis = now.saturating_sub(self.last_sample);
+        self.last_sample = now;
+        let running = || self.programs.values().filter(|row| row.started.is_some());
+        let wanted = |program: &Program| {
+            let age = now.saturating_sub(program.started.unwrap_or(now));
+            program.behaviour.demand(program.work.limits, age)
+        };
+        let capped =
+            |program: &Program| wanted(program).cpu.min(program.cpu_cap.unwrap_or(u64::MAX));
+        let all: u128 = running().map(|program| u128::from(capped(program))).sum();
+        let share = |cpu: u64| match all > u128::from(capacity.cpu) {
+            true => (u128::from(cpu) * u128::from(capacity.cpu) / all) as u64,
+            false => cpu,
+        };
+        let used: BTreeMap<Attempt, (Resources, u64)> = self
+            .programs
+            .iter()
+            .filter(|(_, program)| program.started.is_some())
+            .map(|(attempt, program)| (*attempt, (wanted(program), share(capped(program)))))
+            .collect();
+        for (attempt, (wants, cpu)) in &used {
+            let Some(program) = self.programs.get_mut(attempt) else { continue };
+            let disk_rate = wants.disk_rate.min(program.io_cap.unwrap_or(u64::MAX));
+            (program.wanted, program.granted) =
+                (*wants, Resources { cpu: *cpu, disk_rate, ..*wants });
+            let micros = |milli: u64| Duration::from_micros(milli.saturating_mul(millis));
+            let stalled = program.reading.cpu_stalled.unwrap_or_default();
+            program.reading.cpu += micros(*cpu);
+            program.reading.cpu_stalled = Some(stalled + micros(program.cpu_shortfall()));
+            program.reading.ram = wants.ram;
+            program.reading.ram_peak = program.reading.ram_peak.max(wants.ram);
+            program.reading.io = program.reading.io.saturating_add(disk_rate * millis / 1000);
+        }
+        self.running().map(|(attempt, program)| (*attempt, program.reading)).collect()
+    }
+
+    /// What programs leave free.
+    #[must_use]
+    pub fn available_resources(&self, capacity: Resources) -> AvailableResources {
+        let used =
+            self.running().fold(Resources::ZERO, |sum, (_, program)| sum.plus(program.granted));
+        AvailableResources {
+            ram_available: capacity.ram.saturating_sub(used.ram),
+            disk_free: capacity.disk.saturating_sub(used.disk),
+            files_free: u64::MAX,
+        }
+    }
+}
